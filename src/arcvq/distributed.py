@@ -1,0 +1,63 @@
+"""Several processes seen as one batch. Everything here is the identity when there is only one.
+
+Data-parallel wrappers average gradients over W processes. A loss whose value is *global* must therefore hand each process
+W times its share of the gradient, and a mean over tokens must be a sum over the shard divided by the global count, times W.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+def world_size() -> int:
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def rank() -> int:
+    return dist.get_rank() if world_size() > 1 else 0
+
+
+def sum_over_processes(value: Tensor) -> Tensor:
+    """The sum over all processes, without gradient."""
+    if world_size() == 1:
+        return value
+    total = value.detach().clone()
+    dist.all_reduce(total)
+    return total
+
+
+def shard_weight(count: Tensor) -> Tensor:
+    """W · n_shard / n_all: times a shard's own mean, its average over processes is the mean over all, however uneven."""
+    if world_size() == 1:
+        return torch.ones((), device=count.device)
+    count = count.to(torch.float32)
+    return count * world_size() / sum_over_processes(count).clamp(min=1)
+
+
+def from_first_process(value: Tensor) -> Tensor:
+    if world_size() > 1:
+        value = value.contiguous()
+        dist.broadcast(value, src=0)
+    return value
+
+
+class _Gather(torch.autograd.Function):
+    """(…) → (W, …). Every process goes on to compute the same global value from it; the gradient of the own slice is taken
+    W times, because the average over processes that follows divides by W."""
+
+    @staticmethod
+    def forward(ctx, value: Tensor) -> Tensor:  # type: ignore[no-untyped-def, override]
+        parts = [torch.empty_like(value) for _ in range(world_size())]
+        dist.all_gather(parts, value.contiguous())
+        return torch.stack(parts)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> Tensor:  # type: ignore[no-untyped-def, override]
+        return grad[rank()] * world_size()
+
+
+def gather(value: Tensor) -> Tensor:
+    """One slice per process, in rank order: (W, …). Shapes must agree on all processes."""
+    return _Gather.apply(value) if world_size() > 1 else value.unsqueeze(0)

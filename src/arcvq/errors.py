@@ -1,0 +1,5 @@
+"""The one kind of error that a person can cause: said in one line, with what was expected and what to do."""
+
+
+class ArcvqError(ValueError):
+    """Wrong input. The command line prints it as one line and exits with code 2; it never needs a traceback."""

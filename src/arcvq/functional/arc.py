@@ -1,0 +1,251 @@
+"""ArcLoss (Eqs. 10 to 12): each code pulls its nearest tokens closer by an angular margin and pushes all others away.
+
+The loss is built of three parts, so that blocks of tokens, fused kernels and several processes share one definition:
+per-code *statistics* of a shard of tokens, a *merge* of shards, and a *finish*.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import reduce
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from arcvq.errors import ArcvqError
+from arcvq.functional.chunks import Backend, check_pair, choose_backend, token_blocks
+from arcvq.functional.precision import compute_dtype, ieee_matmul, matmul, without_autocast
+from arcvq.functional.similarity import unit
+
+NEVER = float("-inf")
+# Where sin θ is smaller than this the slope of cos(θ + m) stops growing (it would reach infinity at θ = 0 and π).
+SMALLEST_SINE = 1e-3
+
+
+class ArcStatistics(NamedTuple):
+    """What a shard of tokens tells each code. Absent entries have cosine −inf and token −1."""
+
+    top_cosines: Tensor  # (K, k) cosines of the k tokens nearest to each code
+    top_tokens: Tensor  # (K, k) int64, their positions among the shard's tokens
+    negatives: Tensor  # (K,) log Σ exp(s·cos θ) over the tokens outside the top k
+
+
+def arc_loss(
+    latents: Tensor,
+    codebook: Tensor,
+    scale: float = 10.0,
+    margin: float = 0.1,
+    top_k: int = 3,
+    backend: Backend = "auto",
+    *,
+    stop_gradient: bool = True,
+    monotone: bool = False,
+    valid: Tensor | None = None,
+) -> Tensor:
+    """L_A of latents (N, D) and codebook (K, D), a scalar (Eq. 11). With `stop_gradient` only the latents learn (Eq. 12).
+
+    `valid` (N,) bool leaves padded tokens out. `monotone` straightens the logit where θ + m passes π, see `margin_cosine`.
+    `chunked` never holds more than a block of the K × N cosines, forward or backward.
+    """
+    check_pair(latents, codebook)
+    if top_k > latents.shape[0]:
+        raise ArcvqError(f"top_k is {top_k} but there are only {latents.shape[0]} latents: lower top_k or enlarge the batch")
+    statistics = arc_statistics(
+        latents, codebook, scale=scale, top_k=top_k, backend=backend, stop_gradient=stop_gradient, valid=valid
+    )
+    return arc_finish(statistics, scale=scale, margin=margin, monotone=monotone)
+
+
+def arc_statistics(
+    latents: Tensor,
+    codebook: Tensor,
+    *,
+    scale: float,
+    top_k: int,
+    backend: Backend = "auto",
+    stop_gradient: bool = True,
+    valid: Tensor | None = None,
+) -> ArcStatistics:
+    """One shard's part. The shard may have fewer than top_k tokens, even none."""
+    if top_k < 1:
+        raise ArcvqError(f"top_k must be at least 1, got {top_k}")
+    if scale <= 0:
+        raise ArcvqError(f"scale must be positive, got {scale}")
+    with without_autocast(latents):
+        dtype = compute_dtype(latents)
+        unit_latents = unit(latents.to(dtype))
+        unit_codes = unit((codebook.detach() if stop_gradient else codebook).to(dtype))
+        if choose_backend(backend) == "reference":
+            cosines = matmul(unit_codes, unit_latents.t())  # (K, N)
+            return _statistics_of(cosines, valid, scale, top_k)
+        return ArcStatistics(*_statistics_chunked(unit_latents, unit_codes, valid, scale, top_k))
+
+
+def arc_merge(shards: Sequence[ArcStatistics], scale: float) -> ArcStatistics:
+    """Shards of tokens seen as one. A token that one shard held among its best and the whole does not becomes a negative."""
+    return reduce(lambda a, b: _merge_two(a, b, scale), shards)
+
+
+def arc_finish(statistics: ArcStatistics, *, scale: float, margin: float, monotone: bool = False) -> Tensor:
+    """mean_j [log Σ_all − log Σ_top] = mean_j softplus(negatives_j − log Σ_top exp(s·cos(θ + m)))."""
+    present = statistics.top_tokens >= 0
+    cosines = torch.where(present, statistics.top_cosines, 0.0)
+    logits = torch.where(present, scale * margin_cosine(cosines, margin, monotone), NEVER)
+    positives = _log_sum_exp(logits)  # (K,)
+    seen = present.any(dim=1)
+    # A code without any token (all padding) has nothing to say: 0, not −inf − (−inf).
+    gap = torch.where(seen, statistics.negatives, 0.0) - torch.where(seen, positives, 0.0)
+    return torch.where(seen, F.softplus(gap), 0.0).mean()
+
+
+def margin_cosine(cosines: Tensor, margin: float, monotone: bool = False) -> Tensor:
+    """cos(θ + m) = c·cos m − sqrt(1 − c²)·sin m.
+
+    The slope in c, sin(θ + m)/sin θ, is infinite at c = ±1. The guard bounds that slope and leaves the value alone.
+    Beyond θ = π − m the logit would rise again with θ. The paper leaves that as it is (it takes a nearest token more than
+    π − m away to get there); `monotone=True` continues it from −1 with slope 1 instead.
+    """
+    sine = (1 - cosines.square()).clamp(min=0).sqrt()
+    value = cosines.clamp(-1, 1) * math.cos(margin) - sine * math.sin(margin)
+    slope = math.cos(margin) + cosines * math.sin(margin) / sine.clamp(min=SMALLEST_SINE)
+    if monotone:
+        beyond = cosines < -math.cos(margin)
+        value = torch.where(beyond, cosines + math.cos(margin) - 1, value)
+        slope = torch.where(beyond, torch.ones_like(slope), slope)
+    # The bracket is exactly zero: the value is `value` to the bit, the derivative is `slope`.
+    return value.detach() + slope.detach() * (cosines - cosines.detach())
+
+
+def _statistics_of(cosines: Tensor, valid: Tensor | None, scale: float, top_k: int) -> ArcStatistics:
+    """cosines (K, n), all of them at hand → statistics."""
+    codes, tokens = cosines.shape
+    if valid is not None:
+        cosines = cosines.masked_fill(~valid, NEVER)
+    top_cosines, top_tokens = cosines.topk(min(top_k, tokens), dim=1)
+    # Left out before the sum, never subtracted after it: exp(s) of a near token would swallow the rest.
+    negatives = _log_sum_exp(scale * cosines.scatter(1, top_tokens, NEVER))
+    if valid is not None:
+        top_tokens = torch.where(valid[top_tokens], top_tokens, -1)
+    if tokens < top_k:
+        top_cosines = F.pad(top_cosines, (0, top_k - tokens), value=NEVER)
+        top_tokens = F.pad(top_tokens, (0, top_k - tokens), value=-1)
+    return ArcStatistics(top_cosines, top_tokens, negatives)
+
+
+def _merge_two(a: ArcStatistics, b: ArcStatistics, scale: float) -> ArcStatistics:
+    cosines = torch.cat([a.top_cosines, b.top_cosines], dim=1)  # (K, 2k)
+    tokens = torch.cat([a.top_tokens, b.top_tokens], dim=1)
+    top_cosines, kept = cosines.topk(a.top_cosines.shape[1], dim=1)
+    evicted = _log_sum_exp(scale * cosines.scatter(1, kept, NEVER))
+    negatives = _log_sum_exp(torch.stack([a.negatives, b.negatives, evicted], dim=1))
+    return ArcStatistics(top_cosines, tokens.gather(1, kept), negatives)
+
+
+def _log_sum_exp(logits: Tensor) -> Tensor:
+    """Over the last dimension; a row of −inf gives −inf with a zero gradient, where the plain one gives NaN."""
+    if logits.shape[-1] == 0:
+        return logits.new_full(logits.shape[:-1], NEVER)
+    empty = (logits == NEVER).all(dim=-1)
+    total = torch.logsumexp(torch.where(empty.unsqueeze(-1), 0.0, logits), dim=-1)
+    return torch.where(empty, NEVER, total)
+
+
+@torch.library.custom_op("arcvq::arc_statistics_chunked", mutates_args=())
+def _statistics_chunked(
+    unit_latents: Tensor, unit_codes: Tensor, valid: Tensor | None, scale: float, top_k: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    codes = unit_codes.shape[0]
+    running = ArcStatistics(
+        unit_codes.new_full((codes, top_k), NEVER),
+        torch.full((codes, top_k), -1, dtype=torch.int64, device=unit_codes.device),
+        unit_codes.new_full((codes,), NEVER),
+    )
+    with ieee_matmul():
+        for block in token_blocks(unit_latents, unit_codes):
+            cosines = unit_codes @ unit_latents[block].t()  # (K, block)
+            part = _statistics_of(cosines, None if valid is None else valid[block], scale, top_k)
+            tokens = torch.where(part.top_tokens >= 0, part.top_tokens + block.start, -1)
+            running = _merge_two(running, part._replace(top_tokens=tokens), scale)
+    return running.top_cosines, running.top_tokens, running.negatives
+
+
+@_statistics_chunked.register_fake
+def _(
+    unit_latents: Tensor, unit_codes: Tensor, valid: Tensor | None, scale: float, top_k: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    codes = unit_codes.shape[0]
+    return (
+        unit_codes.new_empty(codes, top_k),
+        torch.empty(codes, top_k, dtype=torch.int64, device=unit_codes.device),
+        unit_codes.new_empty(codes),
+    )
+
+
+@torch.library.custom_op("arcvq::arc_statistics_chunked_backward", mutates_args=())
+def _statistics_chunked_backward(
+    unit_latents: Tensor,
+    unit_codes: Tensor,
+    valid: Tensor | None,
+    top_tokens: Tensor,
+    negatives: Tensor,
+    grad_top: Tensor,
+    grad_negatives: Tensor,
+    scale: float,
+    codes_learn: bool,
+) -> tuple[Tensor, Tensor]:
+    grad_latents = torch.zeros_like(unit_latents)
+    grad_codes = torch.zeros_like(unit_codes)
+    pull = (scale * grad_negatives).unsqueeze(1)  # (K, 1)
+    with ieee_matmul():
+        for block in token_blocks(unit_latents, unit_codes):
+            latents = unit_latents[block]
+            size = latents.shape[0]
+            # d/dcos of the negatives' log-sum-exp is s·softmax; one spare column takes the writes meant for other blocks.
+            weights = unit_codes.new_empty(unit_codes.shape[0], size + 1)
+            inner = weights[:, :size]
+            torch.matmul(unit_codes, latents.t(), out=inner)
+            inner.mul_(scale).sub_(negatives.unsqueeze(1)).exp_().mul_(pull)
+            if valid is not None:
+                inner.masked_fill_(~valid[block], 0.0)
+            here = (top_tokens >= block.start) & (top_tokens < block.stop)
+            weights.scatter_(1, torch.where(here, top_tokens - block.start, size), grad_top)
+            torch.matmul(inner.t(), unit_codes, out=grad_latents[block])
+            if codes_learn:
+                grad_codes.addmm_(inner, latents)
+    return grad_latents, grad_codes
+
+
+@_statistics_chunked_backward.register_fake
+def _(
+    unit_latents: Tensor,
+    unit_codes: Tensor,
+    valid: Tensor | None,
+    top_tokens: Tensor,
+    negatives: Tensor,
+    grad_top: Tensor,
+    grad_negatives: Tensor,
+    scale: float,
+    codes_learn: bool,
+) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(unit_latents), torch.empty_like(unit_codes)
+
+
+def _statistics_setup(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
+    unit_latents, unit_codes, valid, scale, _ = inputs
+    _, top_tokens, negatives = output
+    ctx.mark_non_differentiable(top_tokens)
+    ctx.save_for_backward(unit_latents, unit_codes, valid, top_tokens, negatives)
+    ctx.scale = scale
+
+
+def _statistics_backward(ctx, grad_top: Tensor, _: Tensor, grad_negatives: Tensor):  # type: ignore[no-untyped-def]
+    grad_latents, grad_codes = _statistics_chunked_backward(
+        *ctx.saved_tensors, grad_top, grad_negatives, ctx.scale, ctx.needs_input_grad[1]
+    )
+    return grad_latents, grad_codes if ctx.needs_input_grad[1] else None, None, None, None
+
+
+_statistics_chunked.register_autograd(_statistics_backward, setup_context=_statistics_setup)

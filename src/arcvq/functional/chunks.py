@@ -1,0 +1,46 @@
+"""How the score matrix is cut: a block of tokens against all codes, small enough to stay out of the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from arcvq.errors import ArcvqError
+
+Backend = Literal["auto", "reference", "chunked"]
+BACKENDS: tuple[Backend, ...] = ("auto", "reference", "chunked")
+
+# Elements of the score block held at once. A CPU wants it near its caches, a GPU wants few launches.
+ELEMENTS = {"cpu": 2**21, "cuda": 2**25}
+
+
+def choose_backend(backend: Backend) -> Literal["reference", "chunked"]:
+    """`auto` is the chunked body; while exporting it is the reference, whose plain operators any runtime knows."""
+    if backend not in BACKENDS:
+        raise ArcvqError(f"unknown backend {backend!r}: expected one of {', '.join(BACKENDS)}")
+    if backend == "auto":
+        return "reference" if torch.compiler.is_exporting() else "chunked"
+    return backend
+
+
+def token_blocks(latents: Tensor, codes: Tensor) -> Iterator[slice]:
+    """Slices of the N tokens, each small enough that (tokens × codes) stays within the budget."""
+    budget = ELEMENTS.get(latents.device.type, ELEMENTS["cuda"])
+    step = max(1, budget // max(1, codes.shape[0]))
+    for start in range(0, latents.shape[0], step):
+        yield slice(start, min(start + step, latents.shape[0]))
+
+
+def check_pair(latents: Tensor, codebook: Tensor) -> None:
+    """latents (N, D) beside codebook (K, D), or one line that says which of the two is wrong."""
+    if latents.dim() != 2 or codebook.dim() != 2:
+        raise ArcvqError(
+            f"expected latents (N, D) and codebook (K, D), got shapes {tuple(latents.shape)} and {tuple(codebook.shape)}"
+        )
+    if latents.shape[1] != codebook.shape[1]:
+        raise ArcvqError(f"latents are {latents.shape[1]} wide but the codebook's codes are {codebook.shape[1]} wide")
+    if codebook.shape[0] < 1:
+        raise ArcvqError("the codebook is empty: it needs at least one code")

@@ -1,0 +1,108 @@
+"""The entropy term: tokens should be sure of their code, and the codes should share the tokens."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from arcvq.errors import ArcvqError
+from arcvq.functional.chunks import Backend, check_pair, choose_backend, token_blocks
+from arcvq.functional.precision import compute_dtype, ieee_matmul, matmul, without_autocast
+from arcvq.functional.similarity import Metric, check_metric, unit
+
+
+def entropy_statistics(
+    latents: Tensor,
+    codebook: Tensor,
+    temperature: float = 0.01,
+    metric: Metric = "euclidean",
+    backend: Backend = "auto",
+    valid: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Sums over a shard's tokens: (Σ_i H(p_i), Σ_i p_i (K,)), with p_i = softmax_j(score_ij / temperature).
+
+    Both are plain sums, so shards of tokens and processes add up. Scores are −‖z − e‖² or ẑ·ê.
+    """
+    check_pair(latents, codebook)
+    check_metric(metric)
+    if temperature <= 0:
+        raise ArcvqError(f"the entropy term's temperature must be positive, got {temperature}")
+    with without_autocast(latents):
+        dtype = compute_dtype(latents)
+        latents, codebook = latents.to(dtype), codebook.to(dtype)
+        # softmax over codes does not see what is common to a token: −‖z − e‖² may drop ‖z‖².
+        if metric == "cosine":
+            queries, keys, bias = unit(latents), unit(codebook), codebook.new_zeros(codebook.shape[0])
+        else:
+            queries, keys, bias = 2 * latents, codebook, codebook.square().sum(-1)
+        weight = latents.new_ones(latents.shape[0]) if valid is None else valid.to(dtype)
+        if choose_backend(backend) == "reference":
+            log_p = torch.log_softmax((matmul(queries, keys.t()) - bias) / temperature, dim=1)  # (N, K)
+            p = log_p.exp() * weight.unsqueeze(1)
+            return -(p * log_p).sum(), p.sum(dim=0)
+        return _entropy_chunked(queries, keys, bias, weight, temperature)
+
+
+def entropy_loss(entropy_sum: Tensor, share_sum: Tensor, tokens: Tensor | float) -> Tensor:
+    """mean_i H(p_i) − H(mean_i p_i): −log K for sure and balanced tokens, 0 when all share one distribution."""
+    share = share_sum / tokens
+    # The floor bounds the gradient of a code that no token considers; its value, 0·log 0, is 0 either way.
+    return entropy_sum / tokens + (share * share.clamp(min=torch.finfo(share.dtype).tiny).log()).sum()
+
+
+@torch.library.custom_op("arcvq::entropy_chunked", mutates_args=())
+def _entropy_chunked(
+    queries: Tensor, keys: Tensor, bias: Tensor, weight: Tensor, temperature: float
+) -> tuple[Tensor, Tensor]:
+    entropy, share = queries.new_zeros(()), queries.new_zeros(keys.shape[0])
+    with ieee_matmul():
+        for block in token_blocks(queries, keys):
+            log_p = torch.log_softmax((queries[block] @ keys.t() - bias) / temperature, dim=1)
+            p = log_p.exp() * weight[block].unsqueeze(1)
+            entropy -= (p * log_p).sum()
+            share += p.sum(dim=0)
+    return entropy, share
+
+
+@_entropy_chunked.register_fake
+def _(queries: Tensor, keys: Tensor, bias: Tensor, weight: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    return queries.new_empty(()), queries.new_empty(keys.shape[0])
+
+
+@torch.library.custom_op("arcvq::entropy_chunked_backward", mutates_args=())
+def _entropy_chunked_backward(
+    queries: Tensor, keys: Tensor, bias: Tensor, weight: Tensor, temperature: float, grad_entropy: Tensor, grad_share: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    grad_queries, grad_keys, grad_bias = torch.zeros_like(queries), torch.zeros_like(keys), torch.zeros_like(bias)
+    with ieee_matmul():
+        for block in token_blocks(queries, keys):
+            log_p = torch.log_softmax((queries[block] @ keys.t() - bias) / temperature, dim=1)
+            p = log_p.exp()
+            # Both sums are Σ_j p_j·a_j in the logits' eyes, with a = grad_share − grad_entropy·log p (the +1 of d(p log p) cancels).
+            a = grad_share - grad_entropy * log_p
+            grad_logits = p * (a - (p * a).sum(dim=1, keepdim=True)) * weight[block].unsqueeze(1) / temperature
+            grad_queries[block] = grad_logits @ keys
+            grad_keys.addmm_(grad_logits.t(), queries[block])
+            grad_bias -= grad_logits.sum(dim=0)
+    return grad_queries, grad_keys, grad_bias
+
+
+@_entropy_chunked_backward.register_fake
+def _(
+    queries: Tensor, keys: Tensor, bias: Tensor, weight: Tensor, temperature: float, grad_entropy: Tensor, grad_share: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.empty_like(queries), torch.empty_like(keys), torch.empty_like(bias)
+
+
+def _entropy_setup(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
+    *tensors, temperature = inputs
+    ctx.save_for_backward(*tensors)
+    ctx.temperature = temperature
+
+
+def _entropy_backward(ctx, grad_entropy: Tensor, grad_share: Tensor):  # type: ignore[no-untyped-def]
+    grads = _entropy_chunked_backward(*ctx.saved_tensors, ctx.temperature, grad_entropy, grad_share)
+    return *grads, None, None
+
+
+_entropy_chunked.register_autograd(_entropy_backward, setup_context=_entropy_setup)

@@ -1,0 +1,64 @@
+"""Full float32 whatever the surroundings: autocast and the matmul-precision switch must not change a token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+
+def compute_dtype(tensor: Tensor) -> torch.dtype:
+    """float64 stays float64 (proofs and gradient checks); everything else is computed in float32."""
+    return torch.float64 if tensor.dtype == torch.float64 else torch.float32
+
+
+@contextmanager
+def without_autocast(tensor: Tensor) -> Iterator[None]:
+    with torch.autocast(device_type=tensor.device.type, enabled=False):
+        yield
+
+
+@contextmanager
+def ieee_matmul() -> Iterator[None]:
+    """Inside, float32 products are float32: no TF32 on a GPU, no bfloat16 on a CPU that offers it."""
+    switches = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)
+    before = [switch.fp32_precision for switch in switches]
+    for switch in switches:
+        switch.fp32_precision = "ieee"
+    try:
+        yield
+    finally:
+        for switch, value in zip(switches, before):
+            switch.fp32_precision = value
+
+
+@torch.library.custom_op("arcvq::matmul", mutates_args=())
+def _matmul(a: Tensor, b: Tensor) -> Tensor:
+    with ieee_matmul():
+        return a @ b
+
+
+@_matmul.register_fake
+def _(a: Tensor, b: Tensor) -> Tensor:
+    return a.new_empty(a.shape[0], b.shape[1])
+
+
+def _matmul_setup(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
+    ctx.save_for_backward(*inputs)
+
+
+def _matmul_backward(ctx, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:  # type: ignore[no-untyped-def]
+    a, b = ctx.saved_tensors
+    grad_a = _matmul(grad, b.t()) if ctx.needs_input_grad[0] else None
+    grad_b = _matmul(a.t(), grad) if ctx.needs_input_grad[1] else None
+    return grad_a, grad_b
+
+
+_matmul.register_autograd(_matmul_backward, setup_context=_matmul_setup)
+
+
+def matmul(a: Tensor, b: Tensor) -> Tensor:
+    """(n, d) @ (d, m) in full precision. An exported program gets the plain operator, so that it needs no arcvq to run."""
+    return a @ b if torch.compiler.is_exporting() else _matmul(a, b)

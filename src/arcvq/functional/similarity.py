@@ -1,0 +1,38 @@
+"""Unit vectors, and the score by which a token prefers one code to another."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from arcvq.errors import ArcvqError
+
+Metric = Literal["cosine", "euclidean"]
+METRICS: tuple[Metric, ...] = ("cosine", "euclidean")
+
+# Below this norm a row has no direction worth speaking of: it counts as zero.
+NO_DIRECTION = 1e-12
+
+
+def unit(x: Tensor) -> Tensor:
+    """x / ‖x‖ for each row (Eq. 8). A zero row stays zero, and its gradient stays finite."""
+    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return x / torch.where(norm > NO_DIRECTION, norm, torch.ones_like(norm))
+
+
+def check_metric(metric: str) -> None:
+    if metric not in METRICS:
+        raise ArcvqError(f"unknown metric {metric!r}: expected one of {', '.join(METRICS)}")
+
+
+def search_operands(latents: Tensor, codebook: Tensor, metric: Metric) -> tuple[Tensor, Tensor, Tensor | None]:
+    """(a, b, bias) such that argmax_j (a·b_j − bias_j) is the chosen code.
+
+    cosine:    ẑ·ê_j
+    euclidean: z·e_j − ½‖e_j‖², which orders codes as −‖z − e_j‖² does, without the cancellation of ‖z‖².
+    """
+    if metric == "cosine":
+        return unit(latents), unit(codebook), None
+    return latents, codebook, 0.5 * codebook.square().sum(-1)

@@ -1,0 +1,51 @@
+"""The two ingredients every vector quantizer shares: the straight-through gradient and the VQ loss."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from arcvq.functional.precision import compute_dtype, without_autocast
+
+
+def straight_through(codes: Tensor, latents: Tensor) -> Tensor:
+    """Forward: the codes, to the bit. Backward: the gradient goes to the latents as if nothing had happened.
+
+    Written q + (z − sg z): the bracket is exactly zero. The usual z + sg(q − z) rounds, and its value is not a code.
+    """
+    return codes.detach().to(latents.dtype) + (latents - latents.detach())
+
+
+def vq_loss(
+    latents: Tensor,
+    codes: Tensor,
+    codebook_weight: float = 1.0,
+    commitment_weight: float = 0.25,
+    legacy: bool = False,
+    valid: Tensor | None = None,
+) -> dict[str, Tensor]:
+    """The codebook and commitment terms of Eq. 3 for latents (N, D) and their chosen codes (N, D), each a mean over elements.
+
+    codebook:   codebook_weight   · mean (e − sg z)²     moves the codes to the latents
+    commitment: commitment_weight · mean (sg e − z)²     keeps the latents near their codes
+
+    `legacy=True` swaps the two weights: checkpoints trained with taming-transformers' default (and all that copied it) put
+    β on the codebook term and 1 on the commitment. Use it to continue such a checkpoint, not for a new one.
+    `valid` (N,) leaves padded rows out of the mean.
+    """
+    if legacy:
+        codebook_weight, commitment_weight = commitment_weight, codebook_weight
+    with without_autocast(latents):
+        dtype = compute_dtype(latents)
+        latents, codes = latents.to(dtype), codes.to(dtype)
+        return {
+            "codebook": codebook_weight * _mean_square(codes - latents.detach(), valid),
+            "commitment": commitment_weight * _mean_square(codes.detach() - latents, valid),
+        }
+
+
+def _mean_square(difference: Tensor, valid: Tensor | None) -> Tensor:
+    rows = difference.square().mean(dim=-1)  # (N,)
+    if valid is None:
+        return rows.sum() / max(1, rows.shape[0])
+    return torch.where(valid, rows, 0.0).sum() / valid.sum().clamp(min=1)
