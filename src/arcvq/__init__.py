@@ -1,0 +1,11 @@
+"""arcvq: learned discrete image tokens, with codebooks that stay alive."""
+
+from importlib.metadata import version
+
+from arcvq import functional
+from arcvq.errors import ArcvqError
+from arcvq.quantizers import VQ, Arc, ArcVQ, Ball, Quantized, Quantizer, Samp
+
+__version__ = version("arcvq")
+
+__all__ = ["VQ", "Arc", "ArcVQ", "ArcvqError", "Ball", "Quantized", "Quantizer", "Samp", "__version__", "functional"]

@@ -48,13 +48,13 @@ class _Gather(torch.autograd.Function):
     W times, because the average over processes that follows divides by W."""
 
     @staticmethod
-    def forward(ctx, value: Tensor) -> Tensor:  # type: ignore[no-untyped-def, override]
+    def forward(ctx, value: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
         parts = [torch.empty_like(value) for _ in range(world_size())]
         dist.all_gather(parts, value.contiguous())
         return torch.stack(parts)
 
     @staticmethod
-    def backward(ctx, grad: Tensor) -> Tensor:  # type: ignore[no-untyped-def, override]
+    def backward(ctx, grad: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
         return grad[rank()] * world_size()
 
 

@@ -52,7 +52,9 @@ def arc_loss(
     """
     check_pair(latents, codebook)
     if top_k > latents.shape[0]:
-        raise ArcvqError(f"top_k is {top_k} but there are only {latents.shape[0]} latents: lower top_k or enlarge the batch")
+        raise ArcvqError(
+            f"top_k is {top_k} but there are only {latents.shape[0]} latents: lower top_k or enlarge the batch"
+        )
     statistics = arc_statistics(
         latents, codebook, scale=scale, top_k=top_k, backend=backend, stop_gradient=stop_gradient, valid=valid
     )
@@ -121,7 +123,7 @@ def margin_cosine(cosines: Tensor, margin: float, monotone: bool = False) -> Ten
 
 def _statistics_of(cosines: Tensor, valid: Tensor | None, scale: float, top_k: int) -> ArcStatistics:
     """cosines (K, n), all of them at hand → statistics."""
-    codes, tokens = cosines.shape
+    tokens = cosines.shape[1]
     if valid is not None:
         cosines = cosines.masked_fill(~valid, NEVER)
     top_cosines, top_tokens = cosines.topk(min(top_k, tokens), dim=1)

@@ -12,7 +12,9 @@ def ball_bound_(codebook: Tensor, radius: Tensor | float) -> Tensor:
 
     Returns which codes were outside, (K,) bool. No host read: the radius may be a tensor that a schedule computed.
     """
-    norms = torch.linalg.vector_norm(codebook, dim=-1, keepdim=True, dtype=torch.float64 if codebook.dtype == torch.float64 else torch.float32)
+    norms = torch.linalg.vector_norm(
+        codebook, dim=-1, keepdim=True, dtype=torch.float64 if codebook.dtype == torch.float64 else torch.float32
+    )
     outside = norms > radius
     codebook.mul_(torch.where(outside, radius / norms, torch.ones_like(norms)).to(codebook.dtype))
     return outside.squeeze(-1)

@@ -71,7 +71,13 @@ def _(queries: Tensor, keys: Tensor, bias: Tensor, weight: Tensor, temperature: 
 
 @torch.library.custom_op("arcvq::entropy_chunked_backward", mutates_args=())
 def _entropy_chunked_backward(
-    queries: Tensor, keys: Tensor, bias: Tensor, weight: Tensor, temperature: float, grad_entropy: Tensor, grad_share: Tensor
+    queries: Tensor,
+    keys: Tensor,
+    bias: Tensor,
+    weight: Tensor,
+    temperature: float,
+    grad_entropy: Tensor,
+    grad_share: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
     grad_queries, grad_keys, grad_bias = torch.zeros_like(queries), torch.zeros_like(keys), torch.zeros_like(bias)
     with ieee_matmul():
@@ -89,7 +95,13 @@ def _entropy_chunked_backward(
 
 @_entropy_chunked_backward.register_fake
 def _(
-    queries: Tensor, keys: Tensor, bias: Tensor, weight: Tensor, temperature: float, grad_entropy: Tensor, grad_share: Tensor
+    queries: Tensor,
+    keys: Tensor,
+    bias: Tensor,
+    weight: Tensor,
+    temperature: float,
+    grad_entropy: Tensor,
+    grad_share: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
     return torch.empty_like(queries), torch.empty_like(keys), torch.empty_like(bias)
 

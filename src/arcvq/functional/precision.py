@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,7 +24,7 @@ def without_autocast(tensor: Tensor) -> Iterator[None]:
 @contextmanager
 def ieee_matmul() -> Iterator[None]:
     """Inside, float32 products are float32: no TF32 on a GPU, no bfloat16 on a CPU that offers it."""
-    switches = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)
+    switches: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)  # type: ignore[attr-defined]
     before = [switch.fp32_precision for switch in switches]
     for switch in switches:
         switch.fp32_precision = "ieee"

@@ -70,7 +70,11 @@ class Schedule:
             return constant(t, self.start)
         duration = self.duration
         if duration is None:
-            duration = 1.0 if self.time == "fraction" else float(_planned(total_steps, f"a {self.kind} schedule without a duration"))
+            duration = (
+                1.0
+                if self.time == "fraction"
+                else float(_planned(total_steps, f"a {self.kind} schedule without a duration"))
+            )
         curve = {"linear": linear, "cosine": cosine, "oscillating": oscillating}[self.kind]
         return curve(t, self.start, self.end, duration)
 

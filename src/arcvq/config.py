@@ -1,0 +1,160 @@
+"""One strict parse: a mapping (YAML, JSON, command line) fills a dataclass, or one line says which key is wrong and why.
+
+Types decide, never the keys that happen to be present: no class paths, nothing importable, no guessing between unions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from arcvq.errors import ArcvqError
+
+T = TypeVar("T")
+
+
+def parse(cls: type[T], data: Any, where: str = "") -> T:
+    """Fill the dataclass `cls` from a mapping. `where` is the dotted key of the mapping, for messages."""
+    if not isinstance(data, Mapping):
+        raise ArcvqError(f"{where or 'the configuration'}: expected a mapping of keys to values, got {_shown(data)}")
+    hints = typing.get_type_hints(cls)
+    fields = {field.name: field for field in dataclasses.fields(cls) if field.init}  # type: ignore[arg-type]
+    for key in data:
+        if key not in fields:
+            raise ArcvqError(f"unknown key {_join(where, str(key))!r}{nearest(str(key), fields)}")
+    values = {}
+    for name, field in fields.items():
+        if name in data:
+            values[name] = _convert(hints[name], data[name], _join(where, name))
+        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            raise ArcvqError(f"missing key {_join(where, name)!r}: it has no default")
+    return cls(**values)
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """The dataclass as plain values, ready for YAML or JSON; `parse` reads it back."""
+    return dataclasses.asdict(config)
+
+
+def override(data: Mapping[str, Any], arguments: Iterable[str]) -> dict[str, Any]:
+    """`--quantizer.arc.scale 20` or `--quantizer.arc=null` on top of a nested mapping; values are read as YAML."""
+    result = _copy(data)
+    words = list(arguments)
+    while words:
+        word = words.pop(0)
+        if not word.startswith("--") or word == "--":
+            raise ArcvqError(
+                f"unexpected argument {word!r}: settings are given as --key value, e.g. --training.epochs 3"
+            )
+        key, equals, value = word[2:].partition("=")
+        if not equals:
+            if not words:
+                raise ArcvqError(f"--{key} needs a value, e.g. --{key} 1")
+            value = words.pop(0)
+        *parents, leaf = key.replace("-", "_").split(".")
+        target = result
+        for parent in parents:
+            if not isinstance(target.get(parent), dict):
+                target[parent] = {}
+            target = target[parent]
+        target[leaf] = _yaml_value(value, key)
+    return result
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ArcvqError(f"{path}: no such file") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ArcvqError(f"{path}: not readable as YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(data, dict):
+        raise ArcvqError(f"{path}: expected a mapping of keys to values, got {_shown(data)}")
+    return data
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """': did you mean …?' or the list of what there is, to end a message with."""
+    names = list(names)
+    close = get_close_matches(name, names, n=3, cutoff=0.5)
+    if close:
+        return f": did you mean {' or '.join(close)}?"
+    return f": expected one of {', '.join(sorted(names))}" if names else ""
+
+
+def _convert(hint: Any, value: Any, where: str) -> Any:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        if value is None and type(None) in arguments:
+            return None
+        inner = [argument for argument in arguments if argument is not type(None)]
+        if len(inner) != 1:
+            raise TypeError(f"{where}: a configuration field may be optional but not a union, got {hint}")
+        return _convert(inner[0], value, where)
+    if origin is typing.Literal:
+        if value in arguments and type(value) in {type(argument) for argument in arguments}:
+            return value
+        raise ArcvqError(f"{where}: expected one of {', '.join(map(str, arguments))}, got {_shown(value)}")
+    if origin in (list, tuple):
+        if not isinstance(value, (list, tuple)):
+            raise ArcvqError(f"{where}: expected a list, got {_shown(value)}")
+        return origin(_convert(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(value))
+    if dataclasses.is_dataclass(hint):
+        return value if isinstance(value, typing.cast(type, hint)) else parse(typing.cast(type, hint), value, where)
+    if hint is bool:
+        if isinstance(value, bool):
+            return value
+        raise ArcvqError(f"{where}: expected true or false, got {_shown(value)}")
+    if hint in (int, float):
+        return _number(hint, value, where)
+    if hint is str:
+        if isinstance(value, str):
+            return value
+        raise ArcvqError(f"{where}: expected text, got {_shown(value)}")
+    raise TypeError(f"{where}: a configuration field cannot be of type {hint}")
+
+
+def _number(kind: type, value: Any, where: str) -> int | float:
+    # YAML 1.1 reads 3e-4 as text; a person means a number.
+    if isinstance(value, str):
+        try:
+            value = float(value)
+        except ValueError:
+            raise ArcvqError(f"{where}: expected a number, got {_shown(value)}") from None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ArcvqError(f"{where}: expected a number, got {_shown(value)}")
+    if kind is float:
+        if not math.isfinite(value):
+            raise ArcvqError(f"{where}: expected a finite number, got {value}")
+        return float(value)
+    if value != int(value):
+        raise ArcvqError(f"{where}: expected a whole number, got {value}")
+    return int(value)
+
+
+def _yaml_value(text: str, key: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise ArcvqError(f"--{key}: the value {text!r} is not readable as YAML") from None
+
+
+def _copy(value: Any) -> Any:
+    return {key: _copy(item) for key, item in value.items()} if isinstance(value, Mapping) else value
+
+
+def _join(where: str, name: str) -> str:
+    return f"{where}.{name}" if where else name
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return f"{text if len(text) <= 60 else text[:57] + '...'} ({type(value).__name__})"

@@ -1,0 +1,36 @@
+"""ArcVQ: vector quantization under the spherical angular-margin prior, as the paper sets it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from arcvq.functional import Metric
+from arcvq.quantizers.samp import Arc, Ball
+from arcvq.quantizers.vq import VQ, VQConfig
+
+
+@dataclass(kw_only=True)
+class ArcVQConfig(VQConfig):
+    """VQ's options with the four parts of SAMP switched on: cosine selection, unit-sphere start, ball bound, ArcLoss."""
+
+    metric: Metric = "cosine"
+    start: Literal["uniform", "unit-sphere", "normal", "kmeans"] = "unit-sphere"
+    ball: Ball | None = field(default_factory=Ball)
+    arc: Arc | None = field(default_factory=Arc)
+
+
+class ArcVQ(VQ):
+    """`ArcVQ(dim=64, codebook_size=512)`: the paper's quantizer (s = 10, m = 0.1, top-3, γ0 = 1, M(t) = exp(3e-4 · t)).
+
+        out = vq(latents)
+        quantized, tokens, loss = out
+        ...
+        optimizer.step()
+        vq.after_step(out)          # or, once, before training: vq.attach(optimizer)
+
+    Options: see VQConfig. `arc=None` leaves the ArcLoss out ("+BBNR" of the paper's ablation), `ball=None` the ball bound.
+    """
+
+    Config = ArcVQConfig
+    config: ArcVQConfig

@@ -1,0 +1,80 @@
+"""Upkeep that rides on an optimizer, for a training loop that is not ours."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from arcvq.errors import ArcvqError
+from arcvq.quantizers.quantized import Quantized, Record
+
+if TYPE_CHECKING:
+    from arcvq.quantizers.base import Quantizer
+
+
+class Attachment:
+    """Notes an output when its gradient arrives, and runs the upkeep when the optimizer has stepped.
+
+    An output whose gradient never comes (evaluation, the first pass of activation checkpointing, a discriminator's pass on
+    detached images) is never noted. A step that a GradScaler skipped leaves nothing behind.
+    """
+
+    def __init__(self, quantizer: Quantizer, optimizer: Optimizer) -> None:
+        own = {id(p) for p in quantizer.parameters() if p.requires_grad}
+        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        if own and not own & held:
+            raise ArcvqError(
+                "this optimizer holds none of the quantizer's parameters: attach the one that trains the codebook"
+            )
+        self.quantizer = quantizer
+        self.optimizer = optimizer
+        self.noted: list[Record] = []
+        self._handle = optimizer.register_step_post_hook(self._stepped)
+
+    def watch(self, output: Quantized) -> None:
+        if torch.compiler.is_compiling():
+            raise ArcvqError(
+                "attach is for eager loops: with torch.compile call after_step(output) after the optimizer's step"
+            )
+        if self.noted and self._gradients_were_dropped():
+            self.noted.clear()
+        arrived = False
+
+        def note(_: Tensor) -> None:
+            nonlocal arrived
+            if not arrived:
+                arrived = True
+                self.noted.append(output.record)
+
+        for tensor in (output.quantized, output.loss):
+            if tensor.requires_grad:
+                tensor.register_hook(note)
+
+    def remove(self) -> None:
+        self._handle.remove()
+
+    def _gradients_were_dropped(self) -> bool:
+        """True when the gradients of the noted outputs are gone (zero_grad) without a step: a GradScaler skipped it."""
+        gradients = [p.grad for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
+        return not any(bool(gradient.any()) for gradient in gradients)
+
+    def _stepped(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        records, self.noted = self.noted, []
+        # A fused optimizer steps even when the GradScaler found an overflow, and discards the step inside.
+        overflow = getattr(optimizer, "found_inf", None)
+        if records and not (overflow is not None and bool(overflow)):
+            self.quantizer.upkeep(records)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> None:
+        """A copied quantizer is attached to nothing."""
+        return
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _nothing, ()
+
+
+def _nothing() -> None:
+    return None

@@ -1,0 +1,258 @@
+"""The contract every quantizer keeps: shapes, purity, time, and when upkeep happens."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Sequence
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from arcvq import distributed
+from arcvq.config import nearest
+from arcvq.errors import ArcvqError
+from arcvq.functional import perplexity, token_counts
+from arcvq.quantizers.attachment import Attachment
+from arcvq.quantizers.quantized import Quantized, Record
+
+Config = TypeVar("Config")
+
+
+@dataclasses.dataclass(kw_only=True)
+class QuantizerConfig:
+    """What every quantizer has.
+
+    codebook_size  K
+    code_dim       width of a code; when it differs from dim / heads, a linear map leads in and another out
+    heads          a position's vector is cut into this many parts, each with a token of its own from one shared codebook
+    channel_last   latents are (B, *spatial, D) instead of (B, D, *spatial)
+    total_steps    planned optimizer steps, for schedules that need them
+    """
+
+    codebook_size: int = 512
+    code_dim: int | None = None
+    heads: int = 1
+    channel_last: bool = False
+    total_steps: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("codebook_size", "heads"):
+            if getattr(self, name) < 1:
+                raise ArcvqError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.code_dim is not None and self.code_dim < 1:
+            raise ArcvqError(f"code_dim must be at least 1, got {self.code_dim}")
+
+
+def options_of(config: type[Config], options: dict[str, Any]) -> Config:
+    """The configuration that keyword arguments describe; a misspelt one is answered with the nearest."""
+    names = [field.name for field in dataclasses.fields(config)]  # type: ignore[arg-type]
+    for name in options:
+        if name not in names:
+            raise ArcvqError(f"unknown option {name!r}{nearest(name, names)}")
+    return config(**options)
+
+
+class Quantizer(nn.Module):
+    """latents → tokens, quantized latents, named losses.
+
+    `forward` is pure: it changes no parameter, no buffer, no file, in training or in eval. Whatever changes with training (the
+    step count, bounds, restarts) happens in `after_step(*outputs)`, called once per optimizer step with the outputs of that step's
+    micro-batches, or by itself once the quantizer is attached: `quantizer.attach(optimizer)`.
+    """
+
+    Config: ClassVar[type[QuantizerConfig]] = QuantizerConfig
+    # False for quantizers whose training output is drawn at random: `decode(tokens)` then differs from `quantized`.
+    deterministic: ClassVar[bool] = True
+
+    codebook: Tensor  # (K, code_dim)
+    step: Tensor
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """`help(ArcVQ)` and notebooks show every option with its default; the dataclass is their one home."""
+        super().__init_subclass__(**kwargs)
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        size, *rest = sorted(inspect.signature(cls.Config).parameters.values(), key=lambda p: p.name != "codebook_size")
+        dim = inspect.Parameter("dim", kind, annotation="int")
+        cls.__signature__ = inspect.Signature([dim, size.replace(kind=kind), *rest])  # type: ignore[attr-defined]
+
+    def __init__(self, dim: int, codebook_size: int = 512, **options: Any) -> None:
+        super().__init__()
+        if dim < 1:
+            raise ArcvqError(f"dim must be at least 1, got {dim}")
+        self.dim = dim
+        self.config = options_of(self.Config, {"codebook_size": codebook_size, **options})
+        heads = self.config.heads
+        if self.config.code_dim is None and dim % heads:
+            raise ArcvqError(
+                f"dim {dim} cannot be cut into {heads} equal heads: choose another number or give code_dim"
+            )
+        self.code_dim = self.config.code_dim or dim // heads
+        inner = self.code_dim * heads
+        self.project_in = nn.Identity() if inner == dim else nn.Linear(dim, inner)
+        self.project_out = nn.Identity() if inner == dim else nn.Linear(inner, dim)
+        self.register_buffer("step", torch.zeros((), dtype=torch.int64))
+        self._attachment: Attachment | None = None
+
+    # ---- what a subclass says -------------------------------------------------------------------------------------------
+
+    def quantize(
+        self, latents: Tensor, valid: Tensor | None
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor], dict[str, Tensor]]:
+        """latents (N, code_dim) → codes (N, code_dim) with their gradient path, tokens (N,), losses, stats."""
+        raise NotImplementedError
+
+    def lookup(self, tokens: Tensor) -> Tensor:
+        """tokens (...) in 0 … K−1 → codes (..., code_dim)."""
+        return nn.functional.embedding(tokens, self.codebook)
+
+    def upkeep(self, records: Sequence[Record]) -> None:
+        """What one optimizer step changes. Subclasses do theirs and call this first: it advances the time."""
+        with torch.no_grad():
+            self.step.add_(1)
+
+    # ---- the contract ---------------------------------------------------------------------------------------------------
+
+    def forward(self, latents: Tensor, mask: Tensor | None = None) -> Quantized:
+        """latents (B, D, *spatial), or (B, *spatial, D) when channel_last. mask (B, *spatial): True where there is something.
+
+        At masked-out positions `tokens` is −1, `quantized` is 0, and no loss or statistic sees them.
+        """
+        rows = self._rows(latents)  # (B, *spatial, D)
+        if mask is not None:
+            self._check_mask(mask, rows)
+            rows = torch.where(mask.unsqueeze(-1), rows, 0.0)
+        nonfinite = self._count_nonfinite(rows)
+        positions = rows.shape[:-1]
+        projected = self.project_in(rows)
+        flat = projected.reshape(-1, self.code_dim)  # (N, code_dim), N = B · spatial · heads
+        valid = None
+        if mask is not None:
+            valid = mask.unsqueeze(-1).expand(*positions, self.config.heads).reshape(-1)
+
+        codes, tokens, losses, stats = self.quantize(flat, valid)
+
+        if valid is not None:
+            tokens = torch.where(valid, tokens, -1)
+        grid = tokens.reshape(*positions, self.config.heads)
+        quantized = self._assemble(codes.reshape(*positions, -1), mask).to(latents.dtype)
+        stats["nonfinite"] = nonfinite
+        output = Quantized(
+            quantized=quantized,
+            tokens=grid.squeeze(-1) if self.config.heads == 1 else grid,
+            loss=torch.stack([term.to(torch.float32) for term in losses.values()]).sum(),
+            losses=losses,
+            stats=stats,
+            record=Record(latents=flat.detach(), tokens=tokens, valid=valid),
+        )
+        if self._attachment is not None and self.training and torch.is_grad_enabled():
+            self._attachment.watch(output)
+        return output
+
+    def decode(self, tokens: Tensor) -> Tensor:
+        """tokens as `forward` gives them → quantized latents in the layer's layout. −1 decodes to zeros."""
+        heads = self.config.heads
+        if tokens.dtype.is_floating_point or tokens.dtype.is_complex or tokens.dtype == torch.bool:
+            raise ArcvqError(f"tokens must be whole numbers, got {tokens.dtype}")
+        if heads > 1 and (tokens.dim() < 2 or tokens.shape[-1] != heads):
+            raise ArcvqError(f"expected tokens (B, *spatial, {heads}), one per head, got shape {tuple(tokens.shape)}")
+        tokens = tokens.to(torch.int64)
+        if not _traced() and tokens.numel():
+            low, high = int(tokens.min()), int(tokens.max())
+            if low < -1 or high >= self.config.codebook_size:
+                raise ArcvqError(
+                    f"token {low if low < -1 else high} is out of range: this codebook has tokens 0 to {self.config.codebook_size - 1}"
+                )
+        grid = tokens if heads > 1 else tokens.unsqueeze(-1)
+        codes = self.lookup(grid.clamp(min=0))  # (B, *spatial, heads, code_dim)
+        return self._assemble(codes.flatten(-2), (grid >= 0).all(dim=-1))
+
+    def after_step(self, *outputs: Quantized) -> None:
+        """Call once after each optimizer step, with the outputs of all forward passes that the step learnt from."""
+        if self._attachment is not None:
+            raise ArcvqError(
+                "this quantizer is attached to an optimizer, which does the upkeep: do not call after_step as well"
+            )
+        if not outputs:
+            raise ArcvqError("after_step needs the outputs of this step's forward passes, e.g. after_step(output)")
+        self.upkeep([output.record for output in outputs])
+
+    def attach(self, optimizer: Optimizer) -> Attachment:
+        """Let an eager loop's optimizer do the upkeep after each of its steps. `remove_attachment()` ends it."""
+        if self._attachment is not None:
+            raise ArcvqError("this quantizer is already attached to an optimizer")
+        self._attachment = Attachment(self, optimizer)
+        return self._attachment
+
+    def remove_attachment(self) -> None:
+        if self._attachment is not None:
+            self._attachment.remove()
+            self._attachment = None
+
+    # ---- shared pieces --------------------------------------------------------------------------------------------------
+
+    @property
+    def synchronizes(self) -> bool:
+        """Training sees the global batch; evaluation never waits for another process."""
+        return self.training and distributed.world_size() > 1
+
+    def global_counts(self, tokens: Tensor) -> Tensor:
+        """(K,) how often each code was taken, over all processes in training."""
+        counts = token_counts(tokens, self.config.codebook_size)
+        return distributed.sum_over_processes(counts) if self.synchronizes else counts
+
+    def shard_weight(self, latents: Tensor, valid: Tensor | None) -> Tensor:
+        """What makes a mean over this process's tokens a part of the mean over everyone's."""
+        count = torch.tensor(latents.shape[0], device=latents.device) if valid is None else valid.sum()
+        return distributed.shard_weight(count) if self.synchronizes else torch.ones((), device=latents.device)
+
+    def token_stats(self, tokens: Tensor, valid: Tensor | None) -> dict[str, Tensor]:
+        counts = self.global_counts(tokens if valid is None else torch.where(valid, tokens, -1))
+        return {"perplexity": perplexity(counts), "usage": (counts > 0).to(torch.float32).mean()}
+
+    def _rows(self, latents: Tensor) -> Tensor:
+        channel = -1 if self.config.channel_last else 1
+        layout = f"(B, *spatial, {self.dim})" if self.config.channel_last else f"(B, {self.dim}, *spatial)"
+        if latents.dim() < 2 or latents.shape[channel] != self.dim:
+            raise ArcvqError(f"expected latents {layout}, got shape {tuple(latents.shape)}")
+        if not latents.is_floating_point():
+            raise ArcvqError(f"latents must be floating point, got {latents.dtype}")
+        return latents if self.config.channel_last else latents.movedim(1, -1)
+
+    def _assemble(self, codes: Tensor, mask: Tensor | None) -> Tensor:
+        """(B, *spatial, heads · code_dim) → out through the projection, padding zeroed, in the layer's layout."""
+        rows = self.project_out(codes)
+        if mask is not None:
+            rows = torch.where(mask.unsqueeze(-1), rows, 0.0)
+        return rows if self.config.channel_last else rows.movedim(-1, 1)
+
+    def _check_mask(self, mask: Tensor, rows: Tensor) -> None:
+        if mask.dtype != torch.bool or mask.shape != rows.shape[:-1]:
+            raise ArcvqError(
+                f"expected a bool mask of shape {tuple(rows.shape[:-1])}, got {mask.dtype} {tuple(mask.shape)}"
+            )
+
+    def _count_nonfinite(self, rows: Tensor) -> Tensor:
+        bad = ~torch.isfinite(rows.detach())
+        count = bad.sum()
+        if not _traced() and not _capturing(rows) and bool(count):
+            first = bad.nonzero()[0].tolist()
+            value = rows[tuple(first)].item()
+            raise ArcvqError(
+                f"latents hold {int(count)} non-finite values of {rows.numel()}, the first ({value}) in channel {first[-1]} at "
+                f"position {tuple(first[:-1])}: the encoder has diverged (lower the learning rate, or train in float32)"
+            )
+        return count
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}, {self.config}"
+
+
+def _traced() -> bool:
+    return torch.compiler.is_compiling() or torch.compiler.is_exporting()
+
+
+def _capturing(tensor: Tensor) -> bool:
+    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()

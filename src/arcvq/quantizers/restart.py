@@ -1,0 +1,52 @@
+"""Second lives for dead codes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from arcvq import distributed
+from arcvq.errors import ArcvqError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Restart:
+    """A code whose running share of the tokens falls below `threshold` / K moves onto a random latent of the batch.
+
+    Relative to the fair share 1/K, so neither the batch size nor K changes its meaning. With decay 0.99 a code that is never
+    chosen is moved after about 350 steps. The optimizer's moments of a moved code are left as they are.
+    """
+
+    decay: float = 0.99
+    threshold: float = 0.03
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.decay < 1 and 0 < self.threshold < 1):
+            raise ArcvqError(
+                f"restart: expected 0 <= decay < 1 and 0 < threshold < 1, got {self.decay} and {self.threshold}"
+            )
+
+
+@torch.no_grad()
+def restart_(
+    codebook: Tensor, share: Tensor, counts: Tensor, latents: Tensor, valid: Tensor | None, restart: Restart
+) -> Tensor:
+    """Update the running share (K,) with this step's counts (K,), move the dead codes, and say which they were.
+
+    No host read. Counts are global; the candidates come from the first process, so all codebooks stay the same.
+    """
+    total = counts.sum().clamp(min=1)
+    share.lerp_(counts.to(share.dtype) / total, 1 - restart.decay)
+    codes = codebook.shape[0]
+    dead = share < restart.threshold / codes
+    if valid is None:
+        chosen = torch.randint(latents.shape[0], (codes,), device=latents.device)
+    else:
+        # A batch of nothing but padding still needs some weight to draw from; its zeros move no code that matters.
+        chosen = torch.multinomial(valid.to(torch.float32) + 1e-20, codes, replacement=True)
+    candidates = distributed.from_first_process(latents[chosen].to(codebook.dtype))  # (K, D)
+    codebook.copy_(torch.where(dead.unsqueeze(1), candidates, codebook))
+    share.copy_(torch.where(dead, 1 / codes, share))
+    return dead

@@ -1,0 +1,174 @@
+"""SAMP, the spherical angular-margin prior: a norm ball that grows with training and the ArcLoss. Goes on any codebook."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from arcvq import distributed
+from arcvq.errors import ArcvqError
+from arcvq.functional import (
+    ArcStatistics,
+    Backend,
+    Schedule,
+    arc_finish,
+    arc_merge,
+    arc_statistics,
+    ball_bound_,
+    perplexity,
+    rate_like,
+)
+from arcvq.functional.schedules import TimeUnit, adaptive
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ball:
+    """The norm bound M(t) (Eq. 5). Defaults are the paper's for small images: exp(3e-4 · t).
+
+    schedule  exponential: start·exp(alpha·t); constant: start; linear, cosine: from start to end over the duration, then level;
+              oscillating: start at t = 0, end half a duration later, and back
+    time      `steps`, or `fraction`: t runs from 0 to 1 over total_steps (alpha and duration are in the same unit)
+    like      mnist, cifar10 or imagenet: alpha is derived so that the last M(T) equals that run's; overrules alpha
+    """
+
+    schedule: Literal["exponential", "constant", "linear", "cosine", "oscillating"] = "exponential"
+    alpha: float = 3e-4
+    start: float = 1.0
+    end: float = 10.0
+    duration: float | None = None
+    time: TimeUnit = "steps"
+    like: str | None = None
+
+    def curve(self, total_steps: int | None) -> Schedule:
+        rate, time = self.alpha, self.time
+        if self.like is not None:
+            rate, time = rate_like(self.like, "growth", total_steps), "steps"
+        return Schedule(
+            kind=self.schedule, start=self.start, rate=rate, end=self.end, duration=self.duration, time=time
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arc:
+    """The ArcLoss and its weight γ(t). Defaults are the paper's for small images: s = 10, m = 0.1, top-3, γ(t) = exp(−5e-4 · t).
+
+    schedule       exponential: weight·exp(−decay·t); constant: weight; linear, cosine, oscillating: between weight and end;
+                   adaptive: weight·(1 − p/target), p the measured perplexity over K, smoothed; nothing once p reaches target
+    time, like     as for Ball; `like` derives decay so that the last γ(T) equals the named run's
+    stop_gradient  Eq. 12: the codebook gets no gradient from the ArcLoss
+    monotone       straighten the positives' logit where θ + m passes π
+    """
+
+    scale: float = 10.0
+    margin: float = 0.1
+    top_k: int = 3
+    weight: float = 1.0
+    decay: float = 5e-4
+    schedule: Literal["exponential", "constant", "linear", "cosine", "oscillating", "adaptive"] = "exponential"
+    end: float = 0.0
+    duration: float | None = None
+    time: TimeUnit = "steps"
+    like: str | None = None
+    target: float = 0.8
+    smoothing: float = 0.95
+    stop_gradient: bool = True
+    monotone: bool = False
+
+    def curve(self, total_steps: int | None) -> Schedule | None:
+        if self.schedule == "adaptive":
+            return None
+        rate, time = self.decay, self.time
+        if self.like is not None:
+            rate, time = rate_like(self.like, "decay", total_steps), "steps"
+        return Schedule(
+            kind=self.schedule, start=self.weight, rate=-rate, end=self.end, duration=self.duration, time=time
+        )
+
+
+class Samp(nn.Module):
+    """Ball bound and ArcLoss beside a quantizer's codebook; either may be left out.
+
+    The quantizer keeps the time: every method takes its step count as a tensor, so nothing here reads the host.
+    """
+
+    level: Tensor
+
+    def __init__(
+        self,
+        ball: Ball | None = None,
+        arc: Arc | None = None,
+        *,
+        total_steps: int | None = None,
+        backend: Backend = "auto",
+    ) -> None:
+        super().__init__()
+        self.ball, self.arc, self.total_steps, self.backend = ball, arc, total_steps, backend
+        self._radius = ball.curve(total_steps) if ball else None
+        self._weight = arc.curve(total_steps) if arc else None
+        for curve in (self._radius, self._weight):
+            if curve is not None:
+                curve.check(total_steps)
+        if arc and (arc.scale <= 0 or arc.top_k < 1 or not 0 <= arc.margin <= 3.14159):
+            raise ArcvqError(
+                f"arc: expected scale > 0, top_k >= 1 and 0 <= margin <= pi, got scale {arc.scale}, top_k {arc.top_k}, margin {arc.margin}"
+            )
+        if arc and arc.schedule == "adaptive":
+            if not (0 < arc.target <= 1 and 0 <= arc.smoothing < 1):
+                raise ArcvqError(
+                    f"arc: expected 0 < target <= 1 and 0 <= smoothing < 1, got {arc.target} and {arc.smoothing}"
+                )
+            self.register_buffer("level", torch.zeros(()))
+
+    def radius(self, step: Tensor) -> Tensor | None:
+        """M(t), or None without a ball."""
+        return None if self._radius is None else self._radius.at(step, self.total_steps)
+
+    def weight(self, step: Tensor) -> Tensor | None:
+        """γ(t), or None without an ArcLoss."""
+        if self.arc is None:
+            return None
+        if self._weight is None:
+            return adaptive(self.level, self.arc.weight, self.arc.target)
+        return self._weight.at(step, self.total_steps)
+
+    def loss(self, latents: Tensor, codebook: Tensor, valid: Tensor | None = None, synchronize: bool = False) -> Tensor:
+        """The unweighted L_A of latents (N, D) over the global batch (all processes when `synchronize`)."""
+        arc = self.arc
+        if arc is None:
+            raise ArcvqError("this Samp has no ArcLoss: give arc=Arc()")
+        processes = distributed.world_size() if synchronize else 1
+        if processes == 1 and arc.top_k > latents.shape[0]:
+            raise ArcvqError(
+                f"top_k is {arc.top_k} but the batch has only {latents.shape[0]} tokens: lower arc.top_k or enlarge the batch"
+            )
+        statistics = arc_statistics(
+            latents,
+            codebook,
+            scale=arc.scale,
+            top_k=arc.top_k,
+            backend=self.backend,
+            stop_gradient=arc.stop_gradient,
+            valid=valid,
+        )
+        if processes > 1:
+            shards = [ArcStatistics(*parts) for parts in zip(*(distributed.gather(part) for part in statistics))]
+            statistics = arc_merge(shards, arc.scale)
+        return arc_finish(statistics, scale=arc.scale, margin=arc.margin, monotone=arc.monotone)
+
+    @torch.no_grad()
+    def bound_(self, codebook: Tensor, step: Tensor) -> Tensor | None:
+        """Scale the codes outside the ball back onto it; which ones they were, or None without a ball."""
+        radius = self.radius(step)
+        return None if radius is None else ball_bound_(codebook, radius)
+
+    @torch.no_grad()
+    def observe_(self, counts: Tensor) -> None:
+        """Tell the adaptive weight how the last step's tokens fell on the codes."""
+        if self.arc is not None and self.arc.schedule == "adaptive":
+            self.level.lerp_(perplexity(counts) / counts.shape[0], 1 - self.arc.smoothing)
+
+    def extra_repr(self) -> str:
+        return f"ball={self.ball}, arc={self.arc}"

@@ -1,0 +1,175 @@
+"""Plain vector quantization: nearest code, straight-through gradient, a codebook that the optimizer trains."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from arcvq import distributed
+from arcvq.errors import ArcvqError
+from arcvq.functional import (
+    Backend,
+    Metric,
+    assign,
+    entropy_loss,
+    entropy_statistics,
+    straight_through,
+    unit,
+    vq_loss,
+)
+from arcvq.functional.chunks import choose_backend
+from arcvq.functional.similarity import check_metric
+from arcvq.quantizers.base import Quantizer, QuantizerConfig
+from arcvq.quantizers.kmeans import kmeans
+from arcvq.quantizers.quantized import Record
+from arcvq.quantizers.restart import Restart, restart_
+from arcvq.quantizers.samp import Arc, Ball, Samp
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entropy:
+    """mean_i H(p_i) − H(mean_i p_i) over soft assignments p = softmax(score / temperature), times weight."""
+
+    weight: float = 0.1
+    temperature: float = 0.01
+
+
+@dataclass(kw_only=True)
+class VQConfig(QuantizerConfig):
+    """Options of VQ beyond those every quantizer has.
+
+    metric             how a code is chosen: euclidean (Eq. 1) or cosine (Eq. 9). The decoder gets the raw code either way
+    start              uniform: Unif(−1/K, 1/K); unit-sphere: Unif(−1, 1) scaled to norm 1 (Eq. 4); normal: N(0, 1);
+                       kmeans: centres of the first latents, see `kmeans_start_`
+    codebook_weight    on mean (e − sg z)²
+    commitment_weight  on mean (sg e − z)², the paper's β
+    legacy             the two weights swapped, as old VQGAN checkpoints were trained
+    loss_space         raw, or unit: both losses between unit vectors (for study)
+    entropy, restart   off unless given
+    ball, arc          the two parts of SAMP; off unless given
+    backend            which body of the search and losses: auto, reference, chunked
+    """
+
+    metric: Metric = "euclidean"
+    start: Literal["uniform", "unit-sphere", "normal", "kmeans"] = "uniform"
+    codebook_weight: float = 1.0
+    commitment_weight: float = 0.25
+    legacy: bool = False
+    loss_space: Literal["raw", "unit"] = "raw"
+    entropy: Entropy | None = None
+    restart: Restart | None = None
+    ball: Ball | None = None
+    arc: Arc | None = None
+    backend: Backend = "auto"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_metric(self.metric)
+        choose_backend(self.backend)
+
+
+class VQ(Quantizer):
+    """`VQ(dim=64, codebook_size=512)`: the quantizer of VQ-VAE. Options: see VQConfig."""
+
+    Config = VQConfig
+    config: VQConfig
+    started: Tensor
+    share: Tensor
+
+    def __init__(self, dim: int, codebook_size: int = 512, **options: Any) -> None:
+        super().__init__(dim, codebook_size, **options)
+        config = self.config
+        self.codebook = nn.Parameter(_start(config, self.code_dim))
+        self.samp = Samp(config.ball, config.arc, total_steps=config.total_steps, backend=config.backend)
+        if config.start == "kmeans":
+            self.register_buffer("started", torch.tensor(False))
+        if config.restart:
+            self.register_buffer("share", torch.full((config.codebook_size,), 1 / config.codebook_size))
+
+    def quantize(
+        self, latents: Tensor, valid: Tensor | None
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor], dict[str, Tensor]]:
+        config = self.config
+        self._check_started()
+        tokens = assign(latents, self.codebook, config.metric, config.backend)  # (N,)
+        codes = self.lookup(tokens)  # (N, code_dim)
+        losses, stats = {}, self.token_stats(tokens, valid)
+
+        # Eq. 3, second and third term
+        pair = (latents, codes) if config.loss_space == "raw" else (unit(latents.float()), unit(codes.float()))
+        terms = vq_loss(*pair, config.codebook_weight, config.commitment_weight, config.legacy, valid)
+        share = self.shard_weight(latents, valid)
+        losses.update({name: term * share for name, term in terms.items()})
+
+        # γ(t) · L_A, Eq. 13
+        weight = self.samp.weight(self.step)
+        if weight is not None and self.training:
+            arc = self.samp.loss(latents, self.codebook, valid, self.synchronizes)
+            losses["arc"] = weight * arc
+            stats.update(arc_loss=arc.detach(), arc_weight=weight)
+        radius = self.samp.radius(self.step)
+        if radius is not None:
+            stats["ball_radius"] = radius
+
+        if config.entropy is not None and self.training:
+            losses["entropy"] = config.entropy.weight * self._entropy(latents, valid, config.entropy.temperature)
+        return straight_through(codes, latents), tokens, losses, stats
+
+    def upkeep(self, records: Sequence[Record]) -> None:
+        super().upkeep(records)
+        with torch.no_grad():
+            counts = sum(self.global_counts(record.tokens) for record in records)
+            assert isinstance(counts, Tensor)
+            if self.config.restart:
+                last = records[-1]
+                restart_(self.codebook, self.share, counts, last.latents, last.valid, self.config.restart)
+            self.samp.observe_(counts)
+            # Last, so that whatever moved a code leaves it inside the ball: step number t is bounded by M(t).
+            self.samp.bound_(self.codebook, self.step)
+
+    @torch.no_grad()
+    def kmeans_start_(self, latents: Tensor, iterations: int = 10, seed: int = 0) -> None:
+        """Place the codes on the k-means centres of these latents (in the layer's layout). Once, before training.
+
+        Several processes start from the first one's latents.
+        """
+        points = self.project_in(self._rows(latents)).reshape(-1, self.code_dim)
+        size = self.config.codebook_size
+        centres = kmeans(points, size, metric=self.config.metric, iterations=iterations, seed=seed)
+        self.codebook.copy_(distributed.from_first_process(centres.to(self.codebook.dtype)))
+        self.samp.bound_(self.codebook, self.step)
+        if self.config.start == "kmeans":
+            self.started.fill_(True)
+
+    def _entropy(self, latents: Tensor, valid: Tensor | None, temperature: float) -> Tensor:
+        config = self.config
+        entropy, share = entropy_statistics(latents, self.codebook, temperature, config.metric, config.backend, valid)
+        count = torch.tensor(float(latents.shape[0]), device=latents.device) if valid is None else valid.sum()
+        if self.synchronizes:
+            entropy, share = distributed.gather(entropy).sum(0), distributed.gather(share).sum(0)
+            count = distributed.sum_over_processes(count)
+        return entropy_loss(entropy, share, count.clamp(min=1))
+
+    def _check_started(self) -> None:
+        if (
+            self.config.start == "kmeans"
+            and self.training
+            and not torch.compiler.is_compiling()
+            and not bool(self.started)
+        ):
+            raise ArcvqError(
+                "start is kmeans but the codebook has not seen any latents: call kmeans_start_(latents) before training"
+            )
+
+
+def _start(config: VQConfig, code_dim: int) -> Tensor:
+    shape = (config.codebook_size, code_dim)
+    if config.start == "unit-sphere":
+        return unit(torch.empty(shape).uniform_(-1, 1))
+    if config.start == "normal":
+        return torch.randn(shape)
+    return torch.empty(shape).uniform_(-1 / config.codebook_size, 1 / config.codebook_size)
