@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import numbers
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -74,6 +75,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ArcvqError(f"{path}: no such file") from None
+    except OSError as error:
+        raise ArcvqError(f"{path}: not readable: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ArcvqError(f"{path}: not readable as YAML: {' '.join(str(error).split())}") from None
     if not isinstance(data, dict):
@@ -108,7 +111,11 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
             raise ArcvqError(f"{where}: expected a list, got {_shown(value)}")
         return origin(_convert(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(value))
     if dataclasses.is_dataclass(hint):
-        return value if isinstance(value, typing.cast(type, hint)) else parse(typing.cast(type, hint), value, where)
+        if isinstance(value, typing.cast(type, hint)):  # built in Python, where nothing has checked its values yet
+            fields = dataclasses.fields(type(value))  # type: ignore[arg-type]
+            data = {field.name: getattr(value, field.name) for field in fields if field.init}
+            return parse(type(value), data, where)
+        return parse(typing.cast(type, hint), value, where)
     if hint is bool:
         if isinstance(value, bool):
             return value
@@ -129,15 +136,16 @@ def _number(kind: type, value: Any, where: str) -> int | float:
             value = float(value)
         except ValueError:
             raise ArcvqError(f"{where}: expected a number, got {_shown(value)}") from None
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise ArcvqError(f"{where}: expected a number, got {_shown(value)}")
+    if not math.isfinite(value):
+        raise ArcvqError(f"{where}: expected a finite number, got {value}")
     if kind is float:
-        if not math.isfinite(value):
-            raise ArcvqError(f"{where}: expected a finite number, got {value}")
         return float(value)
-    if value != int(value):
+    whole = int(value)  # type: ignore[call-overload]
+    if value != whole:
         raise ArcvqError(f"{where}: expected a whole number, got {value}")
-    return int(value)
+    return whole
 
 
 def _yaml_value(text: str, key: str) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -80,6 +80,9 @@ class Schedule:
 
     def check(self, total_steps: int | None) -> None:
         """Fail at construction, not in the thousandth step."""
+        for name, value, known in (("kind", self.kind, Kind), ("time", self.time, TimeUnit)):
+            if value not in get_args(known):
+                raise ArcvqError(f"unknown schedule {name} {value!r}: expected one of {', '.join(get_args(known))}")
         if self.duration is not None and self.duration <= 0:
             raise ArcvqError(f"a schedule's duration must be positive, got {self.duration}")
         self.at(torch.zeros(()), total_steps)

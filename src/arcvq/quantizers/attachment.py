@@ -39,15 +39,18 @@ class Attachment:
             raise ArcvqError(
                 "attach is for eager loops: with torch.compile call after_step(output) after the optimizer's step"
             )
-        if self.noted and self._gradients_were_dropped():
+        # Inside a backward this is activation checkpointing running the forward again: the gradients are on their way.
+        in_backward = torch._C._current_graph_task_id() != -1
+        if self.noted and not in_backward and self._gradients_were_dropped():
             self.noted.clear()
-        arrived = False
+        # The hooks must not hold the output: a tensor whose hook holds that tensor is never freed, nor is its graph.
+        record, arrived = output.record, False
 
         def note(_: Tensor) -> None:
             nonlocal arrived
             if not arrived:
                 arrived = True
-                self.noted.append(output.record)
+                self.noted.append(record)
 
         for tensor in (output.quantized, output.loss):
             if tensor.requires_grad:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from arcvq import distributed
-from arcvq.config import nearest
+from arcvq.config import nearest, parse
 from arcvq.errors import ArcvqError
 from arcvq.functional import perplexity, token_counts
 from arcvq.quantizers.attachment import Attachment
@@ -52,7 +52,7 @@ def options_of(config: type[Config], options: dict[str, Any]) -> Config:
     for name in options:
         if name not in names:
             raise ArcvqError(f"unknown option {name!r}{nearest(name, names)}")
-    return config(**options)
+    return parse(config, options)
 
 
 class Quantizer(nn.Module):
@@ -154,6 +154,8 @@ class Quantizer(nn.Module):
     def decode(self, tokens: Tensor) -> Tensor:
         """tokens as `forward` gives them → quantized latents in the layer's layout. −1 decodes to zeros."""
         heads = self.config.heads
+        if tokens.dim() < 1:
+            raise ArcvqError("expected tokens (B, *spatial), got a single number: give it a batch dimension")
         if tokens.dtype.is_floating_point or tokens.dtype.is_complex or tokens.dtype == torch.bool:
             raise ArcvqError(f"tokens must be whole numbers, got {tokens.dtype}")
         if heads > 1 and (tokens.dim() < 2 or tokens.shape[-1] != heads):
@@ -205,8 +207,14 @@ class Quantizer(nn.Module):
 
     def shard_weight(self, latents: Tensor, valid: Tensor | None) -> Tensor:
         """What makes a mean over this process's tokens a part of the mean over everyone's."""
-        count = torch.tensor(latents.shape[0], device=latents.device) if valid is None else valid.sum()
+        count = self.token_count(latents, valid)
         return distributed.shard_weight(count) if self.synchronizes else torch.ones((), device=latents.device)
+
+    def token_count(self, latents: Tensor, valid: Tensor | None) -> Tensor:
+        """How many tokens this process has; of one dtype with a mask and without, so that processes can be summed."""
+        if valid is None:
+            return torch.tensor(float(latents.shape[0]), device=latents.device)
+        return valid.sum().to(torch.float32)
 
     def token_stats(self, tokens: Tensor, valid: Tensor | None) -> dict[str, Tensor]:
         counts = self.global_counts(tokens if valid is None else torch.where(valid, tokens, -1))

@@ -18,6 +18,7 @@ from arcvq.functional import (
     entropy_loss,
     entropy_statistics,
     straight_through,
+    token_counts,
     unit,
     vq_loss,
 )
@@ -122,8 +123,9 @@ class VQ(Quantizer):
     def upkeep(self, records: Sequence[Record]) -> None:
         super().upkeep(records)
         with torch.no_grad():
-            counts = sum(self.global_counts(record.tokens) for record in records)
-            assert isinstance(counts, Tensor)
+            tokens = torch.cat([record.tokens for record in records])
+            # Of all processes whatever the mode: upkeep belongs to training, even when it is called after an eval().
+            counts = distributed.sum_over_processes(token_counts(tokens, self.config.codebook_size))
             if self.config.restart:
                 last = records[-1]
                 restart_(self.codebook, self.share, counts, last.latents, last.valid, self.config.restart)
@@ -148,7 +150,7 @@ class VQ(Quantizer):
     def _entropy(self, latents: Tensor, valid: Tensor | None, temperature: float) -> Tensor:
         config = self.config
         entropy, share = entropy_statistics(latents, self.codebook, temperature, config.metric, config.backend, valid)
-        count = torch.tensor(float(latents.shape[0]), device=latents.device) if valid is None else valid.sum()
+        count = self.token_count(latents, valid)
         if self.synchronizes:
             entropy, share = distributed.gather(entropy).sum(0), distributed.gather(share).sum(0)
             count = distributed.sum_over_processes(count)

@@ -1,0 +1,74 @@
+"""How far apart the codes are: each pair once, as a heat map."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from arcvq.analysis.figures.style import LABEL_SIZE, TEXT_COLOUR, TICK_SIZE, bare, dress, grid_of_axes, new_figure, say
+from arcvq.analysis.history import RunHistory
+from arcvq.analysis.snapshot import FloatArray, IntArray, evenly_spaced
+
+# Beyond this many codes the matrix has more cells than the page has pixels.
+DISTANCE_LIMIT = 1024
+
+# The colour scale ends at this quantile of the distances, so that one stray code does not darken all the others.
+COLOUR_QUANTILE = 0.995
+
+
+def pairwise_distances(runs: Sequence[RunHistory]) -> Figure:
+    """The ℓ2 distance of every pair of codes, most used codes first; one panel per run, one colour scale."""
+    columns = min(len(runs), 3)
+    rows = -(-len(runs) // columns)
+    figure = new_figure({1: 6.4, 2: 4.9, 3: 3.9}[columns] * rows)  # panels are square
+    cells = [axes for row in grid_of_axes(figure, rows, columns) for axes in row]
+    matrices = [distance_matrix(run) for run in runs]
+    ends = [float(np.quantile(matrix, COLOUR_QUANTILE)) for matrix in matrices if matrix.size]
+    end = max([*ends, 1e-12])
+    image = None
+    for axes, run, matrix in zip(cells, runs, matrices):
+        snapshot = run.last_snapshot
+        dress(axes, title=run.name, x=_shown(len(matrix), snapshot.size), grid=False)
+        if matrix.size == 0:
+            bare(axes)
+            say(axes, "no code is finite")
+            continue
+        image = axes.imshow(matrix, cmap="viridis", vmin=0.0, vmax=end, interpolation="nearest")
+        used = int((snapshot.counts[_order(run)] > 0).sum())
+        axes.set_xticks([0, len(matrix) - 1], ["most used", "least used"])
+        labels = axes.get_xticklabels()
+        labels[0].set_horizontalalignment("left")
+        labels[-1].set_horizontalalignment("right")
+        axes.set_yticks([])
+        if 0 < used < len(matrix):
+            # Where the used codes end: bright inside, and one look says whether the rest is anything but a clump.
+            for line in (axes.axhline, axes.axvline):
+                line(used - 0.5, color="white", linewidth=1.0, linestyle=(0, (4, 3)))
+    for axes in cells[len(runs) :]:
+        axes.set_axis_off()
+    if image is not None:
+        bar = figure.colorbar(image, ax=cells[: len(runs)], shrink=0.82, pad=0.015, extend="max")
+        bar.set_label("ℓ2 distance", fontsize=LABEL_SIZE, color=TEXT_COLOUR)
+        bar.ax.tick_params(labelsize=TICK_SIZE, colors=TEXT_COLOUR)
+        bar.outline.set_visible(False)
+    return figure
+
+
+def distance_matrix(run: RunHistory) -> FloatArray:
+    """Distances between the last snapshot's codes in the figure's order: (n, n), n at most DISTANCE_LIMIT."""
+    codes = run.last_snapshot.codebook[_order(run)]
+    squares = (codes**2).sum(axis=1)
+    # ‖a‖² + ‖b‖² − 2ab in float64; rounding can leave a tiny negative, and the diagonal is zero by definition.
+    squared = np.maximum(squares[:, None] + squares[None, :] - 2.0 * codes @ codes.T, 0.0)
+    np.fill_diagonal(squared, 0.0)
+    return np.asarray(np.sqrt(squared), dtype=np.float64)
+
+
+def _order(run: RunHistory) -> IntArray:
+    return evenly_spaced(run.last_snapshot.most_used_first(), DISTANCE_LIMIT)
+
+
+def _shown(shown: int, size: int) -> str:
+    if shown == size:
+        return f"all {size:,} codes, by use"
+    return f"{shown:,} of {size:,} codes, by use"

@@ -1,0 +1,92 @@
+"""The look that all figures share. Set on each artist, never in matplotlib's global settings."""
+
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+from arcvq.analysis.snapshot import FloatArray
+
+# Okabe and Ito's colour-blind-safe colours, the ones that read well as lines on white; a run keeps its place in the list.
+RUN_COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
+UNUSED_COLOUR = "#6B7280"
+TEXT_COLOUR = "#1F2937"
+MUTED_COLOUR = "#6B7280"
+GRID_COLOUR = "#E5E7EB"
+
+PAGE_WIDTH = 10.8  # inches; at 100 CSS pixels to the inch, the width of the report's column
+TITLE_SIZE = 12.5
+LABEL_SIZE = 11
+TICK_SIZE = 10
+
+
+def run_colour(position: int) -> str:
+    return RUN_COLOURS[position % len(RUN_COLOURS)]
+
+
+def new_figure(height: float, *, padding: float = 0.1) -> Figure:
+    """An empty figure of the page's width; `padding` is in inches, around each panel."""
+    layout = ConstrainedLayoutEngine(w_pad=padding, h_pad=padding)
+    figure = Figure(figsize=(PAGE_WIDTH, height), layout=layout, facecolor="white")
+    FigureCanvasAgg(figure)  # a canvas of its own: no window system, no pyplot registry
+    return figure
+
+
+def grid_of_axes(figure: Figure, rows: int, columns: int, **sharing: Any) -> list[list[Axes]]:
+    axes: list[list[Axes]] = figure.subplots(rows, columns, squeeze=False, **sharing).tolist()
+    return axes
+
+
+def dress(axes: Axes, *, title: str = "", x: str = "", y: str = "", grid: bool = True) -> None:
+    """Titles to the left, two spines, a faint grid behind the data."""
+    axes.set_title(title, loc="left", fontsize=TITLE_SIZE, color=TEXT_COLOUR, fontweight="bold", pad=8)
+    axes.set_xlabel(x, fontsize=LABEL_SIZE, color=TEXT_COLOUR)
+    axes.set_ylabel(y, fontsize=LABEL_SIZE, color=TEXT_COLOUR)
+    axes.tick_params(labelsize=TICK_SIZE, colors=TEXT_COLOUR, color=MUTED_COLOUR, length=3)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    for side in ("left", "bottom"):
+        axes.spines[side].set_color("#9CA3AF")
+    if grid:
+        axes.grid(True, color=GRID_COLOUR, linewidth=0.8)
+        axes.set_axisbelow(True)
+
+
+def bare(axes: Axes) -> None:
+    """For panels whose axes carry no unit: pictures and maps."""
+    axes.set_xticks([])
+    axes.set_yticks([])
+    for spine in axes.spines.values():
+        spine.set_color("#D1D5DB")
+
+
+def legend(axes: Axes, **placement: Any) -> None:
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(frameon=False, fontsize=TICK_SIZE + 0.5, labelcolor=TEXT_COLOUR, **placement)
+
+
+def say(axes: Axes, message: str) -> None:
+    """A panel without data says why instead of staying empty."""
+    axes.text(
+        0.5, 0.5, message, ha="center", va="center", transform=axes.transAxes, color=MUTED_COLOUR, size=LABEL_SIZE
+    )
+
+
+def render_png(figure: Figure, dots_per_inch: int) -> bytes:
+    """The figure as PNG bytes, with no software or date stamp, so that equal figures are equal files."""
+    buffer = BytesIO()
+    figure.savefig(buffer, format="png", dpi=dots_per_inch, metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def is_wide_range(values: FloatArray, *, factor: float = 30.0) -> bool:
+    """Whether positive values span so much that a linear axis would press most of them into one bar."""
+    positive = values[values > 0]
+    if len(positive) == 0:
+        return False
+    low, high = np.quantile(positive, [0.01, 0.99])
+    return bool(high > factor * low)

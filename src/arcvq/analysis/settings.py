@@ -1,0 +1,27 @@
+"""Which resolved settings differ between runs."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from arcvq.analysis.history import RunHistory
+
+ABSENT = "—"
+
+
+def differing_settings(runs: Sequence[RunHistory]) -> list[tuple[str, list[str]]]:
+    """Rows of (dotted key, the value in each run) for every setting that is not the same in all runs."""
+    flat = [flatten(run.config) for run in runs]
+    keys = dict.fromkeys(key for settings in flat for key in settings)  # a set would forget the order of the files
+    rows = [(key, [settings.get(key, ABSENT) for settings in flat]) for key in keys]
+    return [(key, values) for key, values in rows if len(set(values)) > 1]
+
+
+def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Nested settings as dotted keys with printable values; lists count as one value."""
+    flat: dict[str, str] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            flat.update(flatten(value, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = "none" if value is None else str(value)
+    return flat

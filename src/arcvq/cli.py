@@ -1,0 +1,299 @@
+"""The command line: parse, call, print."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from arcvq.errors import ArcvqError
+
+Handler = Callable[[argparse.Namespace], int]
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what was wrong in one line, and exits with 2."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = build_parser()
+    known, rest = parser.parse_known_args(arguments)
+    if rest and not known.takes_settings:
+        parser.error(f"unexpected argument {rest[0]!r}")
+    known.settings = rest
+    handler: Handler = known.handler
+    try:
+        return handler(known)
+    except ArcvqError as error:
+        return _fail(str(error))
+    except BrokenPipeError:
+        sys.stderr.close()  # whoever was reading has gone: nothing to say, nobody to say it to
+        return 0
+    except OSError as error:
+        return _fail(f"{error.filename or 'file system'}: {error.strerror or error}")
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="arcvq",
+        description="Learned discrete image tokens, with codebooks that stay alive.",
+        epilog="Begin with: arcvq demo",
+    )
+    parser.add_argument("--version", action="version", version=_version())
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
+
+    def command(name: str, handler: Handler, summary: str, example: str, takes_settings: bool = False) -> argparse.ArgumentParser:
+        sub = commands.add_parser(
+            name,
+            help=summary,
+            description=summary[0].upper() + summary[1:] + ".",
+            epilog=f"example:\n{example}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        sub.set_defaults(handler=handler, takes_settings=takes_settings)
+        return sub
+
+    sub = command(
+        "demo", demo, "train vq-vae and arcvq-vae on the embedded sample, compare them, write a report", "  arcvq demo --out runs/demo"
+    )
+    sub.add_argument("--out", type=Path, default=Path("runs/demo"), metavar="DIR", help="default: runs/demo; an unfinished one goes on")
+    sub.add_argument("--steps", type=_positive, default=400, metavar="N", help="optimizer steps for each (default: 400)")
+    sub.add_argument("--json", action="store_true", help="print the comparison as JSON")
+
+    sub = command("systems", systems, "list the systems that can be trained", "  arcvq systems --json")
+    sub.add_argument("--json", action="store_true", help="print as JSON")
+
+    sub = command("presets", presets, "list the presets, or show one", "  arcvq presets\n  arcvq presets cifar10/arcvq-vae")
+    sub.add_argument("preset", nargs="?", metavar="PRESET", help="show this one")
+    sub.add_argument("--json", action="store_true", help="print as JSON")
+
+    sub = command(
+        "train",
+        train,
+        "train a tokenizer; a run that is already there goes on",
+        "  arcvq train sample/arcvq-vae --out runs/first\n"
+        "  arcvq train cifar10/arcvq-vae --training.seed 2 --quantizer.arc.scale 20 --out runs/scale-20\n"
+        "  arcvq train my.yaml --dry-run",
+        takes_settings=True,
+    )
+    sub.add_argument("preset", metavar="PRESET", help="a preset's name (arcvq presets), or a YAML file")
+    sub.add_argument("--out", type=Path, metavar="RUN", help="the run's folder")
+    sub.add_argument("--dry-run", action="store_true", help="print configuration, parameters, memory and time; write nothing")
+    sub.add_argument("--quiet", action="store_true", help="no progress")
+    sub.add_argument("--json", action="store_true", help="with --dry-run: print as JSON")
+    sub.usage = "arcvq train PRESET --out RUN [--key value ...] [--dry-run] [--quiet] [--json]"
+
+    sub = command(
+        "evaluate",
+        evaluate,
+        "measure a run on its test images",
+        "  arcvq evaluate runs/first\n  arcvq evaluate runs/first --protocol exact paper --json result.json",
+    )
+    sub.add_argument("run", metavar="RUN", help="a run, a saved tokenizer, or an embedded one (tiny)")
+    sub.add_argument("--protocol", nargs="+", default=["exact"], metavar="NAME", help="exact (default), paper, or both")
+    sub.add_argument("--data", metavar="NAME", help="another data set than the run's own")
+    sub.add_argument("--root", metavar="DIR", help="where data sets lie")
+    sub.add_argument("--limit", type=_positive, metavar="N", help="only the first N images")
+    sub.add_argument("--metrics", nargs="+", metavar="NAME", help="only these")
+    sub.add_argument("--json", type=Path, metavar="FILE", help="write the whole result there")
+
+    sub = command("reconstruct", reconstruct, "send images through the bottleneck and back", "  arcvq reconstruct tiny photo.png --out out")
+    _images(sub)
+    sub.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the PNGs")
+
+    sub = command("encode", encode, "turn images into tokens", "  arcvq encode tiny photo.png --out tokens.npz")
+    _images(sub)
+    sub.add_argument("--out", type=Path, required=True, metavar="TOKENS.npz", help="the token file to write")
+
+    sub = command("decode", decode, "turn tokens into images", "  arcvq decode tiny tokens.npz --out out")
+    sub.add_argument("run", metavar="RUN", help="a run, a saved tokenizer, or an embedded one (tiny)")
+    sub.add_argument("tokens", type=Path, metavar="TOKENS.npz")
+    sub.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the PNGs")
+    sub.add_argument("--json", action="store_true", help="print as JSON")
+    return parser
+
+
+def demo(arguments: argparse.Namespace) -> int:
+    from arcvq.demo import run_demo
+
+    result = run_demo(arguments.out, steps=arguments.steps, quiet=arguments.json)
+    if arguments.json:
+        _print_json(result.to_json())
+    else:
+        result.print()
+    return 0
+
+
+def systems(arguments: argparse.Namespace) -> int:
+    from arcvq.systems import SYSTEMS
+
+    rows = {name: {"summary": cls.summary, "citation": cls.citation} for name, cls in sorted(SYSTEMS.items())}
+    if arguments.json:
+        _print_json(rows)
+    else:
+        for name, row in rows.items():
+            print(f"{name:16} {row['summary']}\n{'':16} {row['citation']}")
+    return 0
+
+
+def presets(arguments: argparse.Namespace) -> int:
+    from arcvq.config import read_yaml
+    from arcvq.systems import preset_header, preset_names, preset_path
+
+    if arguments.preset:
+        path = preset_path(arguments.preset)
+        _print_json(read_yaml(path)) if arguments.json else print(path.read_text(encoding="utf-8"), end="")
+        return 0
+    rows = {name: (preset_header(name) or [""])[0] for name in preset_names()}
+    if arguments.json:
+        _print_json(rows)
+    else:
+        for name, title in rows.items():
+            print(f"{name:36} {title}")
+    return 0
+
+
+def train(arguments: argparse.Namespace) -> int:
+    from arcvq.systems import load_system
+    from arcvq.training import Stopped
+    from arcvq.training import train as run
+
+    system = load_system(arguments.preset, arguments.settings)
+    if arguments.dry_run:
+        return _dry_run(system, arguments.json)
+    if arguments.out is None:
+        raise ArcvqError("train needs a folder to write to: --out RUN (or --dry-run to write nothing)")
+    try:
+        run(system, arguments.out, quiet=arguments.quiet)
+    except Stopped as stopped:
+        print(stopped, file=sys.stderr)
+        return 128 + signal.SIGINT
+    print(f"{arguments.out}: trained; measure it with: arcvq evaluate {arguments.out}")
+    return 0
+
+
+def evaluate(arguments: argparse.Namespace) -> int:
+    from arcvq.report import print_measured, progress_bar
+    from arcvq.storage import write_json
+    from arcvq.training import measure
+
+    with progress_bar() as progress:
+        measured = measure(
+            arguments.run,
+            arguments.protocol,
+            data=arguments.data,
+            root=arguments.root,
+            metrics=arguments.metrics,
+            limit=arguments.limit,
+            progress=progress,
+        )
+    print_measured(measured)
+    if arguments.json:
+        write_json(arguments.json, measured.document)
+    return 0
+
+
+def reconstruct(arguments: argparse.Namespace) -> int:
+    from arcvq.tokenizers import Tokenizer
+    from arcvq.tokenizers.files import reconstruct_files, write_images
+
+    pixels, names = reconstruct_files(Tokenizer.from_pretrained(arguments.run), arguments.images)
+    return _report_files(write_images(arguments.out, pixels, names), arguments.json)
+
+
+def encode(arguments: argparse.Namespace) -> int:
+    from arcvq.tokenizers import Tokenizer
+    from arcvq.tokenizers.files import encode_files
+
+    tokenizer = Tokenizer.from_pretrained(arguments.run)
+    tokens = encode_files(tokenizer, arguments.images)
+    tokens.save(arguments.out, tokenizer.quantizer.config.codebook_size)
+    grid = "×".join(map(str, tokens.tokens.shape[1:]))
+    if arguments.json:
+        _print_json({"file": str(arguments.out), "images": len(tokens.names), "grid": list(tokens.tokens.shape[1:])})
+    else:
+        print(f"{arguments.out}: {len(tokens.names)} images as {grid} tokens each")
+    return 0
+
+
+def decode(arguments: argparse.Namespace) -> int:
+    from arcvq.tokenizers import Tokenizer
+    from arcvq.tokenizers.files import Tokens, decode_tokens, write_images
+
+    tokens = Tokens.load(arguments.tokens)
+    pixels = decode_tokens(Tokenizer.from_pretrained(arguments.run), tokens)
+    return _report_files(write_images(arguments.out, pixels, tokens.names), arguments.json)
+
+
+def _dry_run(system: Any, as_json: bool) -> int:
+    import dataclasses
+
+    import yaml
+
+    from arcvq.config import to_dict
+    from arcvq.training import dry_run
+
+    result = dry_run(system)
+    if as_json:
+        _print_json({"config": to_dict(system), **dataclasses.asdict(result)})
+        return 0
+    print(yaml.safe_dump(json.loads(json.dumps(to_dict(system))), sort_keys=False), end="")
+    print(f"parameters   {result.parameters:,}")
+    print(f"tokens       {result.tokens_per_image} per image")
+    print(f"memory       {result.memory_bytes / 2**30:.2f} GiB ({result.memory_kind})")
+    print(f"time         {result.seconds / 60:.1f} minutes for {result.steps:,} steps of {result.seconds_per_step * 1e3:.1f} ms, on {result.device}")
+    return 0
+
+
+def _images(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("run", metavar="RUN", help="a run, a saved tokenizer, or an embedded one (tiny)")
+    sub.add_argument("images", nargs="+", metavar="IMAGE", help="image files, or folders of them")
+    sub.add_argument("--json", action="store_true", help="print as JSON")
+
+
+def _report_files(paths: Sequence[Path], as_json: bool) -> int:
+    if as_json:
+        _print_json({"files": [str(path) for path in paths]})
+    else:
+        for path in paths:
+            print(path)
+    return 0
+
+
+def _positive(text: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number above 0, got {text!r}")
+    return value
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return f"arcvq {version('arcvq')}"
+
+
+def _fail(message: str) -> int:
+    print(f"arcvq: {' '.join(message.split())}", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

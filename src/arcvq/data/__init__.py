@@ -1,0 +1,24 @@
+"""Images in, pixels out: named data sets, folders, the embedded sample, and the order they are walked in."""
+
+from arcvq.data.batches import batch_count, batch_indices, batches
+from arcvq.data.files import read_image, write_png
+from arcvq.data.folder import FolderImages
+from arcvq.data.images import Images, InMemoryImages
+from arcvq.data.load import data_names, data_root, load_images
+from arcvq.data.pixels import to_uint8, to_unit
+
+__all__ = [
+    "FolderImages",
+    "Images",
+    "InMemoryImages",
+    "batch_count",
+    "batch_indices",
+    "batches",
+    "data_names",
+    "data_root",
+    "load_images",
+    "read_image",
+    "to_uint8",
+    "to_unit",
+    "write_png",
+]

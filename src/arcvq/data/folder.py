@@ -1,0 +1,184 @@
+"""A folder of image files as a data set."""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from os import cpu_count
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from arcvq.data.files import image_header, read_image
+from arcvq.data.images import CHUNK, Images, InMemoryImages, check_limit, variance_of
+from arcvq.errors import ArcvqError
+
+EXTENSIONS = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp"})
+# A folder that takes no more than this, decoded, is decoded once and kept.
+MEMORY_LIMIT = 1 << 30
+# Without a test folder, every HOLD_OUT-th file is kept for testing.
+HOLD_OUT = 20
+
+
+class FolderImages:
+    """Image files, decoded on demand by a few threads (Pillow releases the interpreter's lock while it decodes)."""
+
+    def __init__(
+        self,
+        name: str,
+        paths: Sequence[Path],
+        *,
+        channels: int,
+        image_size: int | None,
+        height: int,
+        width: int,
+        labels: Tensor | None = None,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.name = name
+        self.paths = list(paths)
+        self.channels = channels
+        self.image_size = image_size
+        self.height = height
+        self.width = width
+        self.labels = labels
+        self.device = torch.device(device)
+
+    @cached_property
+    def threads(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(max_workers=min(16, cpu_count() or 1), thread_name_prefix="arcvq-decode")
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def decode(self, index: int) -> Tensor:
+        pixels = read_image(self.paths[index], self.channels, self.image_size)
+        if pixels.shape != (self.channels, self.height, self.width):
+            found = f"{pixels.shape[2]}x{pixels.shape[1]}"
+            raise ArcvqError(
+                f"{self.paths[index]} is {found}, the others {self.width}x{self.height}; give an image_size"
+            )
+        return pixels
+
+    def gather(self, indices: Tensor) -> Tensor:
+        decoded = list(self.threads.map(self.decode, indices.tolist()))
+        if not decoded:
+            return torch.empty(0, self.channels, self.height, self.width, dtype=torch.uint8, device=self.device)
+        batch = torch.stack(decoded)  # (B, C, H, W)
+        if self.device.type == "cuda":
+            # Pinned memory lets the copy run beside the device's work.
+            return batch.pin_memory().to(self.device, non_blocking=True)
+        return batch.to(self.device)
+
+    def to(self, device: torch.device | str) -> "FolderImages":
+        return FolderImages(
+            self.name,
+            self.paths,
+            channels=self.channels,
+            image_size=self.image_size,
+            height=self.height,
+            width=self.width,
+            labels=self.labels,
+            device=device,
+        )
+
+    def pixel_variance(self) -> float:
+        return variance_of(self)
+
+
+def load_folder(
+    folder: Path, *, split: str, image_size: int | None = None, limit: int | None = None, name: str | None = None
+) -> Images:
+    """The images below `folder`: decoded into memory when they fit in MEMORY_LIMIT, else decoded on demand.
+
+    `folder/train` and `folder/test` (or `folder/val`) are the splits when they exist; otherwise every 20th file by
+    sorted path is held out for testing. Labels are the names of the first level of folders, in sorted order. A
+    `limit` spreads its picks evenly over the sorted files, because those are grouped by class.
+    """
+    check_limit(limit)
+    splits = split_paths(folder)
+    every_path = splits["train"] + splits["test"]
+    channels, height, width = common_format(every_path, image_size)
+    paths = splits[split]
+    if not paths:
+        raise ArcvqError(f"{folder} leaves no image for the {split} split; it needs at least 2 images")
+    labels = class_labels(paths, every_path)
+    if limit is not None and limit < len(paths):
+        picks = [index * len(paths) // limit for index in range(limit)]
+        paths = [paths[index] for index in picks]
+        labels = None if labels is None else labels[picks]
+    images = FolderImages(
+        name or f"folder:{folder}",
+        [path for _, path in paths],
+        channels=channels,
+        image_size=image_size,
+        height=height,
+        width=width,
+        labels=labels,
+    )
+    if len(images) * channels * height * width > MEMORY_LIMIT:
+        return images
+    pixels = torch.empty(len(images), channels, height, width, dtype=torch.uint8)
+    for first in range(0, len(images), CHUNK):
+        last = min(first + CHUNK, len(images))
+        pixels[first:last] = images.gather(torch.arange(first, last))
+    images.threads.shutdown()
+    return InMemoryImages(images.name, pixels, labels)
+
+
+# A file's path relative to its split's folder (its order and class come from it), and the path to open.
+FoundFile = tuple[Path, Path]
+
+
+def split_paths(folder: Path) -> dict[str, list[FoundFile]]:
+    if not folder.is_dir():
+        raise ArcvqError(f"no such folder: {folder}; give folder:PATH with the path of a folder of images")
+    held_out = next((folder / name for name in ("test", "val") if (folder / name).is_dir()), None)
+    if (folder / "train").is_dir() and held_out is not None:
+        return {"train": image_paths(folder / "train"), "test": image_paths(held_out)}
+    # Only one of the two folders, or neither: split what is there.
+    found = image_paths(folder / "train" if (folder / "train").is_dir() else folder)
+    if len(found) < HOLD_OUT:
+        return {"train": found[:-1], "test": found[-1:]}
+    test = found[HOLD_OUT - 1 :: HOLD_OUT]
+    train = [entry for index, entry in enumerate(found) if index % HOLD_OUT != HOLD_OUT - 1]
+    return {"train": train, "test": test}
+
+
+def image_paths(folder: Path) -> list[FoundFile]:
+    """Every image file below `folder`, sorted by relative path with forward slashes (the same on every system)."""
+    found = [
+        (path.relative_to(folder), path)
+        for path in folder.rglob("*")
+        # Files that begin with a dot are other programs' leftovers, not images.
+        if path.suffix.lower() in EXTENSIONS and not path.name.startswith(".") and path.is_file()
+    ]
+    if not found:
+        raise ArcvqError(f"no images in {folder}; expected files ending in {', '.join(sorted(EXTENSIONS))}")
+    return sorted(found, key=lambda entry: entry[0].as_posix())
+
+
+def common_format(paths: Sequence[FoundFile], image_size: int | None) -> tuple[int, int, int]:
+    """Channels, height and width that every image of the folder will have; one channel only if all are greyscale."""
+    if image_size is not None:
+        if image_size < 1:
+            raise ArcvqError(f"image_size is {image_size}; it must be at least 1")
+        all_grey = all(image_header(path)[2] for _, path in paths)  # stops at the first colour image
+        return 1 if all_grey else 3, image_size, image_size
+    headers = [image_header(path) for _, path in paths]
+    width, height, _ = headers[0]
+    for (_, path), (other_width, other_height, _) in zip(paths, headers):
+        if (other_width, other_height) != (width, height):
+            raise ArcvqError(
+                f"images differ in size ({paths[0][1].name} is {width}x{height}, {path.name} is "
+                f"{other_width}x{other_height}); give an image_size"
+            )
+    return 1 if all(grey for _, _, grey in headers) else 3, height, width
+
+
+def class_labels(paths: Sequence[FoundFile], every_path: Sequence[FoundFile]) -> Tensor | None:
+    """Classes are counted over both splits, so that a label means the same in each."""
+    if any(len(relative.parts) < 2 for relative, _ in every_path):
+        return None
+    classes = {name: index for index, name in enumerate(sorted({relative.parts[0] for relative, _ in every_path}))}
+    return torch.tensor([classes[relative.parts[0]] for relative, _ in paths], dtype=torch.int64)

@@ -1,0 +1,55 @@
+"""Honest numbers: image distances, FID, codebook statistics, and the protocols they are measured under."""
+
+from arcvq.metrics.codebook import (
+    Neighbours,
+    bits_per_image,
+    coverage,
+    geometry,
+    near_duplicate_share,
+    nearest_neighbour_distance,
+    neighbours,
+    norms,
+    perplexity,
+    uniformity,
+    usage,
+)
+from arcvq.metrics.evaluate import METRICS, Evaluation, evaluate
+from arcvq.metrics.fid import FeatureStatistics, InceptionNetwork, fid_features, fid_network, frechet_distance
+from arcvq.metrics.image import l1, psnr, ssim
+from arcvq.metrics.lpips import lpips as lpips_distance
+from arcvq.metrics.lpips import lpips_network
+from arcvq.metrics.protocols import EXACT, PAPER, PROTOCOLS, Protocol, protocol
+from arcvq.metrics.weights import MissingWeights
+
+__all__ = [
+    "EXACT",
+    "METRICS",
+    "PAPER",
+    "PROTOCOLS",
+    "Evaluation",
+    "FeatureStatistics",
+    "InceptionNetwork",
+    "MissingWeights",
+    "Neighbours",
+    "Protocol",
+    "bits_per_image",
+    "coverage",
+    "evaluate",
+    "fid_features",
+    "fid_network",
+    "frechet_distance",
+    "geometry",
+    "l1",
+    "lpips_distance",
+    "lpips_network",
+    "near_duplicate_share",
+    "nearest_neighbour_distance",
+    "neighbours",
+    "norms",
+    "perplexity",
+    "protocol",
+    "psnr",
+    "ssim",
+    "uniformity",
+    "usage",
+]

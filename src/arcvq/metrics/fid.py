@@ -1,0 +1,149 @@
+"""Fréchet inception distance: how far apart two sets of images are, as two Gaussians of Inception features."""
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from arcvq.errors import ArcvqError
+from arcvq.metrics.eight_bit import pil_resize, tile_to_rgb
+from arcvq.metrics.precision import full_precision
+from arcvq.metrics.weights import fill, load_weights
+
+FEATURES = 2048
+INPUT_SIZE = 299
+# Images per pass; their first feature maps take some 300 MB.
+IMAGES_AT_ONCE = 50
+WEIGHTS_FILE = "inception-2015-12-05.safetensors"
+
+Interpolation = Literal["tensorflow", "torch"]
+
+
+class InceptionNetwork(nn.Sequential):
+    """torch-fidelity's InceptionV3 up to its 2048 pooled features: (B, 3, 299, 299) in [-1, 1] to (B, 2048).
+
+    Its layers in its order and under its names, so that its weights load as they are. Only the resize in front of
+    them is ours, because the protocols differ there.
+    """
+
+    def __init__(self) -> None:
+        from torch_fidelity import feature_extractor_inceptionv3 as blocks  # slow to import, only this metric needs it
+
+        super().__init__()
+        layers: dict[str, nn.Module] = {
+            "Conv2d_1a_3x3": blocks.BasicConv2d(3, 32, kernel_size=3, stride=2),
+            "Conv2d_2a_3x3": blocks.BasicConv2d(32, 32, kernel_size=3),
+            "Conv2d_2b_3x3": blocks.BasicConv2d(32, 64, kernel_size=3, padding=1),
+            "MaxPool_1": nn.MaxPool2d(kernel_size=3, stride=2),  # (B, 64, 73, 73)
+            "Conv2d_3b_1x1": blocks.BasicConv2d(64, 80, kernel_size=1),
+            "Conv2d_4a_3x3": blocks.BasicConv2d(80, 192, kernel_size=3),
+            "MaxPool_2": nn.MaxPool2d(kernel_size=3, stride=2),  # (B, 192, 35, 35)
+            "Mixed_5b": blocks.InceptionA(192, pool_features=32),
+            "Mixed_5c": blocks.InceptionA(256, pool_features=64),
+            "Mixed_5d": blocks.InceptionA(288, pool_features=64),
+            "Mixed_6a": blocks.InceptionB(288),  # (B, 768, 17, 17)
+            "Mixed_6b": blocks.InceptionC(768, channels_7x7=128),
+            "Mixed_6c": blocks.InceptionC(768, channels_7x7=160),
+            "Mixed_6d": blocks.InceptionC(768, channels_7x7=160),
+            "Mixed_6e": blocks.InceptionC(768, channels_7x7=192),
+            "Mixed_7a": blocks.InceptionD(768),  # (B, 1280, 8, 8)
+            "Mixed_7b": blocks.InceptionE_1(1280),
+            "Mixed_7c": blocks.InceptionE_2(2048),  # (B, 2048, 8, 8)
+            "AvgPool": nn.AdaptiveAvgPool2d(1),
+            "Flatten": nn.Flatten(),  # (B, 2048)
+        }
+        for name, layer in layers.items():
+            self.add_module(name, layer)
+
+
+def fid_network(*, device: torch.device | str = "cpu", download: bool = False) -> InceptionNetwork:
+    """The frozen feature network. Raises MissingWeights when its weights are not on this machine."""
+    from torch_fidelity.feature_extractor_inceptionv3 import URL_INCEPTION_V3
+
+    state, source = load_weights(
+        what="the Inception network of FID",
+        file=WEIGHTS_FILE,
+        url=URL_INCEPTION_V3,
+        command='python -c "from torch_fidelity.feature_extractor_inceptionv3 import FeatureExtractorInceptionV3 as F; '
+        "F('inception-v3-compat', ['2048'])\"",
+        download=download,
+    )
+    # Evaluating in the middle of training must not move its random state.
+    with torch.random.fork_rng(devices=[]):
+        network = InceptionNetwork()
+    fill(network, {key: value for key, value in state.items() if not key.startswith("fc.")}, source)
+    network.requires_grad_(False).eval().to(device)
+    return network
+
+
+def fid_input(images: Tensor, resize: int | None, interpolation: Interpolation) -> Tensor:
+    """uint8 (B, C, H, W) to the network's input, float (B, 3, 299, 299) in about [-1, 1].
+
+    `tensorflow` is the resize of the original FID graph, as torch-fidelity reproduces it; `torch` is that of
+    pytorch-fid. `resize` puts a Pillow bilinear resize of the 8-bit image in front.
+    """
+    from torch_fidelity.interpolate_compat_tensorflow import interpolate_bilinear_2d_like_tensorflow1x
+
+    if images.dtype != torch.uint8 or images.ndim != 4:
+        raise ArcvqError(f"FID takes uint8 (B, C, H, W) images, but got {images.dtype} {tuple(images.shape)}")
+    images = tile_to_rgb(images)
+    if resize is not None:
+        images = pil_resize(images, resize)
+    size = (INPUT_SIZE, INPUT_SIZE)
+    if interpolation == "tensorflow":
+        levels = interpolate_bilinear_2d_like_tensorflow1x(images.float(), size=size, align_corners=False)
+        return (levels - 128.0) / 128.0
+    if interpolation == "torch":
+        return 2.0 * F.interpolate(images.float() / 255.0, size=size, mode="bilinear", align_corners=False) - 1.0
+    raise ArcvqError(f"unknown FID interpolation {interpolation!r}; use 'tensorflow' or 'torch'")
+
+
+def fid_features(
+    images: Tensor, network: nn.Module, *, resize: int | None = None, interpolation: Interpolation = "tensorflow"
+) -> Tensor:
+    """(B, 2048) float32 features of uint8 (B, C, H, W) images on the network's device."""
+    with torch.no_grad(), full_precision(images.device):
+        parts = [network(fid_input(part, resize, interpolation)) for part in images.split(IMAGES_AT_ONCE)]
+    return torch.cat(parts)
+
+
+class FeatureStatistics:
+    """Mean and covariance of features that arrive in batches; memory does not grow with their number."""
+
+    def __init__(self, width: int = FEATURES, device: torch.device | str = "cpu") -> None:
+        self.count = 0
+        self.total = torch.zeros(width, dtype=torch.float64, device=device)
+        self.products = torch.zeros(width, width, dtype=torch.float64, device=device)
+
+    def update(self, features: Tensor) -> None:
+        features = features.double()  # (B, D)
+        self.count += len(features)
+        self.total += features.sum(0)
+        self.products += features.T @ features
+
+    def mean(self) -> Tensor:
+        return self.total / self.count
+
+    def covariance(self) -> Tensor:
+        """The sample covariance, (D, D)."""
+        if self.count < 2:
+            raise ArcvqError(f"FID needs at least 2 images on each side, but got {self.count}")
+        mean = self.mean()
+        return (self.products - self.count * torch.outer(mean, mean)) / (self.count - 1)
+
+
+def frechet_distance(first: FeatureStatistics, second: FeatureStatistics) -> float:
+    """|m1 - m2|² + tr(S1 + S2 - 2 (S1 S2)^½).
+
+    The trace of that root is the sum of the roots of the eigenvalues of R S2 R with R = S1^½, which is symmetric: its
+    eigenvalues are real and at least 0 up to rounding, also where fewer images than features make S1 singular.
+    """
+    covariance_1, covariance_2 = first.covariance(), second.covariance()
+    values, vectors = torch.linalg.eigh(covariance_1)
+    root = (vectors * values.clamp(min=0).sqrt()) @ vectors.T
+    product = root @ covariance_2 @ root
+    eigenvalues = torch.linalg.eigvalsh((product + product.T) / 2).clamp(min=0)
+    distance = (first.mean() - second.mean()).square().sum()
+    distance = distance + covariance_1.trace() + covariance_2.trace() - 2 * eigenvalues.sqrt().sum()
+    return max(0.0, float(distance))

@@ -1,0 +1,40 @@
+"""How far the reconstruction is from the image."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from arcvq import distributed
+from arcvq.errors import ArcvqError
+
+
+@dataclass(kw_only=True)
+class ReconstructionConfig:
+    """reconstruction  mse or l1, a mean over all elements
+    normalise       what it is divided by: `variance` of the training pixels in [-1, 1]; `variance01`, the variance in [0, 1],
+                    a quarter of it, as some released baselines do (their reconstruction weighs 4 times more); or `none`
+    """
+
+    reconstruction: Literal["mse", "l1"] = "mse"
+    normalise: Literal["variance", "variance01", "none"] = "variance"
+
+
+class Reconstruction:
+    """`Reconstruction(config, variance)(reconstruction, images)` → a scalar, over the global batch."""
+
+    def __init__(self, config: ReconstructionConfig, pixel_variance: float) -> None:
+        if config.normalise != "none" and not pixel_variance > 0:
+            raise ArcvqError("the training images are all of one colour: their variance is 0; set objective.normalise to none")
+        self.config = config
+        self.divisor = {"variance": pixel_variance, "variance01": pixel_variance / 4, "none": 1.0}[config.normalise]
+
+    def __call__(self, reconstruction: Tensor, images: Tensor) -> Tensor:
+        difference = reconstruction.float() - images.float()
+        error = difference.square() if self.config.reconstruction == "mse" else difference.abs()
+        count = torch.tensor(images.shape[0], device=images.device)
+        mean = error.sum() / max(1, error.numel())
+        return mean / self.divisor * distributed.shard_weight(count)

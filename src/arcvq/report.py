@@ -1,0 +1,90 @@
+"""Tables and progress on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from arcvq.training import Measured
+
+# Metric → (heading, how to print it, which way is better: 1 up, −1 down, 0 neither)
+COLUMNS: dict[str, tuple[str, str, int]] = {
+    "l1": ("ℓ1", ".4f", -1),
+    "psnr": ("PSNR", ".2f", 1),
+    "ssim": ("SSIM", ".4f", 1),
+    "lpips": ("LPIPS", ".4f", -1),
+    "rfid": ("rFID", ".2f", -1),
+    "usage": ("usage", ".1%", 1),
+    "perplexity": ("perplexity", ".1f", 1),
+    "tokens_per_image": ("tokens/image", ".0f", 0),
+    "bits_per_image": ("bits/image", ".0f", 0),
+}
+
+
+def print_measured(measured: Measured) -> None:
+    """One row per metric and one column per protocol; what could not be measured says why."""
+    console = Console()
+    document = measured.document
+    title = f"{document['name']} on {document['data']}, {measured.evaluations[0].images:,} images"
+    table = Table(title=title, title_justify="left")
+    table.add_column("metric")
+    for evaluation in measured.evaluations:
+        table.add_column(f"{evaluation.protocol} ({evaluation.protocol_hash})", justify="right")
+    metrics = list(dict.fromkeys(m for e in measured.evaluations for m in [*e.metrics, *e.missing]))
+    ordered = [m for m in COLUMNS if m in metrics] + [m for m in metrics if m not in COLUMNS]
+    for metric in ordered:
+        heading = COLUMNS.get(metric, (metric, "", 0))[0]
+        table.add_row(heading, *(_cell(metric, e.metrics) for e in measured.evaluations))
+    console.print(table)
+    reasons = {f"{m}: {why}" for e in measured.evaluations for m, why in e.missing.items()}
+    for reason in sorted(reasons):
+        console.print(f"missing {reason}", highlight=False, soft_wrap=True)
+
+
+def print_comparison(rows: Mapping[str, Mapping[str, float]], title: str, missing: Sequence[str] = ()) -> None:
+    """One row per run, the better number of each column in bold."""
+    console = Console()
+    columns = [name for name in COLUMNS if any(name in metrics for metrics in rows.values())]
+    table = Table(title=title, title_justify="left")
+    table.add_column("system")
+    for name in columns:
+        table.add_column(COLUMNS[name][0], justify="right")
+    for run, metrics in rows.items():
+        table.add_row(run, *(_marked(name, metrics, rows) for name in columns))
+    console.print(table)
+    for reason in missing:
+        console.print(f"missing {reason}", highlight=False, soft_wrap=True)
+
+
+def _marked(name: str, metrics: Mapping[str, float], rows: Mapping[str, Mapping[str, float]]) -> str:
+    cell, direction = _cell(name, metrics), COLUMNS[name][2]
+    values = [other[name] for other in rows.values() if name in other]
+    if direction and len(values) > 1 and name in metrics and metrics[name] * direction == max(v * direction for v in values):
+        return f"[bold]{cell}[/bold]"
+    return cell
+
+
+def _cell(name: str, metrics: Mapping[str, Any]) -> str:
+    if name not in metrics:
+        return "missing"
+    return format(metrics[name], COLUMNS.get(name, ("", ".4g", 0))[1])
+
+
+@contextmanager
+def progress_bar() -> Iterator[Callable[[str, int, int], None]]:
+    """`progress(label, done, total)` draws one bar per label, on a terminal only."""
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        tasks: dict[str, Any] = {}
+
+        def update(label: str, done: int, total: int) -> None:
+            if label not in tasks:
+                tasks[label] = progress.add_task(f"measuring ({label})", total=total)
+            progress.update(tasks[label], completed=done)
+
+        yield update

@@ -1,0 +1,112 @@
+"""Files that are whole or absent: written beside their place, flushed to disk, then renamed."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from arcvq.errors import ArcvqError
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[Path]:
+    """A temporary folder that becomes `path` when the block ends well, and vanishes when it does not."""
+    temporary: Path | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+        yield temporary
+        for file in temporary.rglob("*"):
+            if file.is_file():
+                _flush(file)
+        temporary.chmod(0o755)
+        _replace(temporary, path)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+    finally:
+        if temporary is not None and temporary.exists():
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """One file, whole or absent."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(data)
+        _flush(temporary)
+        temporary.replace(path)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_json(path: Path, data: Mapping[str, Any]) -> None:
+    write_bytes(path, (json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode())
+
+
+def read_json(path: Path, what: str) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ArcvqError(f"{path.parent}: not {what}: {path.name} is missing") from None
+    except (json.JSONDecodeError, UnicodeDecodeError, OSError) as error:
+        raise ArcvqError(f"{path}: not readable as JSON: {error}") from None
+    if not isinstance(data, dict):
+        raise ArcvqError(f"{path}: expected a JSON object, got {type(data).__name__}")
+    return data
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    plain = {name: tensor.detach().to("cpu").contiguous() for name, tensor in tensors.items()}
+    write_bytes(path, safetensors.torch.save(plain))
+
+
+def read_tensors(path: Path, what: str) -> dict[str, Tensor]:
+    try:
+        return safetensors.torch.load(path.read_bytes())
+    except FileNotFoundError:
+        raise ArcvqError(f"{path.parent}: not {what}: {path.name} is missing") from None
+    except (SafetensorError, OSError) as error:
+        raise ArcvqError(f"{path}: truncated or not a safetensors file ({error})") from None
+
+
+def cannot_write(path: Path, error: OSError) -> ArcvqError:
+    """One line for a disk that is full, a folder that is not ours, and the rest."""
+    if error.errno == errno.ENOSPC:
+        return ArcvqError(f"{path}: the disk is full: free some space or choose another --out")
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return ArcvqError(f"{path}: no permission to write there: choose another --out")
+    return ArcvqError(f"{path}: cannot be written: {error.strerror or error}")
+
+
+def _replace(temporary: Path, path: Path) -> None:
+    """Rename over an existing folder too; a reader finds the old one or the new one."""
+    if path.exists():
+        old = Path(tempfile.mkdtemp(prefix=f".{path.name}.old.", dir=path.parent))
+        path.rename(old / path.name)
+        temporary.rename(path)
+        shutil.rmtree(old, ignore_errors=True)
+    else:
+        temporary.rename(path)
+    _flush(path.parent)
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,21 @@
+"""Systems: named, trainable configurations, and the presets that fix them."""
+
+from arcvq.systems import arcvq_vae, vq_vae  # each registers its systems
+from arcvq.systems.config import DataConfig, StageConfig, TrainingConfig
+from arcvq.systems.presets import load_system, preset_header, preset_names, preset_path
+from arcvq.systems.registry import SYSTEMS, System, parse_system
+
+__all__ = [
+    "SYSTEMS",
+    "DataConfig",
+    "StageConfig",
+    "System",
+    "TrainingConfig",
+    "arcvq_vae",
+    "load_system",
+    "parse_system",
+    "preset_header",
+    "preset_names",
+    "preset_path",
+    "vq_vae",
+]

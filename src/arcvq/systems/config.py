@@ -1,0 +1,116 @@
+"""The sections of a configuration that belong to no module: which data, how long, how fast."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from arcvq.errors import ArcvqError
+
+
+@dataclass(kw_only=True)
+class DataConfig:
+    """name        sample, mnist, fashion-mnist, cifar10, or folder:PATH
+    batch_size  images per optimizer step, over all processes and micro-batches
+    image_size  folders only: the shorter side is resized to it and the centre cut out
+    root        where data sets lie or are downloaded to; default: $ARCVQ_DATA, else a cache folder
+    limit       train on the first so many images only
+    """
+
+    name: str = "sample"
+    batch_size: int = 1024
+    image_size: int | None = None
+    root: str | None = None
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise ArcvqError(f"data.batch_size must be at least 1, got {self.batch_size}")
+        if self.limit is not None and self.limit < 1:
+            raise ArcvqError(f"data.limit must be at least 1, got {self.limit}")
+
+
+@dataclass(kw_only=True)
+class StageConfig:
+    """One stage of training: which parts learn, for how long, how fast. Each stage has an optimizer of its own.
+
+    train  beginnings of parameter names, e.g. [encoder, quantizer]; empty: everything
+    """
+
+    train: list[str] = field(default_factory=list)
+    epochs: int | None = None
+    steps: int | None = None
+    learning_rate: float | None = None
+
+
+@dataclass(kw_only=True)
+class TrainingConfig:
+    """epochs or steps    how long; give one
+    schedule           of the learning rate: constant, or cosine (down to final_rate × learning_rate at the end)
+    warmup_steps       linear, from 0
+    accumulate         micro-batches per optimizer step; the ArcLoss contrasts tokens within a micro-batch
+    gradient_clip      largest global norm of the gradient; none by default
+    precision          fp32, bf16 or fp16 for the trunk; the quantizer is float32 in all of them
+    compile            torch.compile the model
+    device             auto (what Accelerate finds), or cpu
+    evaluations        how often the test set is looked at along the way, beside a few early looks at log-spaced steps
+    evaluation_images  how many of its images
+    checkpoints        how many checkpoints are written along the way; the newest two are kept
+    select             which weights become model/: last, or test-best: the lowest test MSE seen (what the released code of
+                       the paper reports; it chooses on the data it is measured on, so say so when you quote it)
+    stages             empty: one stage that trains everything
+    """
+
+    epochs: int | None = None
+    steps: int | None = None
+    learning_rate: float = 3e-4
+    betas: tuple[float, ...] = (0.9, 0.999)
+    weight_decay: float = 0.0
+    schedule: Literal["constant", "cosine"] = "constant"
+    final_rate: float = 0.0
+    warmup_steps: int = 0
+    accumulate: int = 1
+    gradient_clip: float | None = None
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    compile: bool = False
+    device: Literal["auto", "cpu"] = "auto"
+    seed: int = 1
+    evaluations: int = 20
+    evaluation_images: int = 2000
+    checkpoints: int = 10
+    log_every: int = 50
+    select: Literal["last", "test-best"] = "last"
+    stages: list[StageConfig] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for name in ("accumulate", "log_every", "evaluation_images"):
+            if getattr(self, name) < 1:
+                raise ArcvqError(f"training.{name} must be at least 1, got {getattr(self, name)}")
+        if self.learning_rate <= 0:
+            raise ArcvqError(f"training.learning_rate must be positive, got {self.learning_rate}")
+        if len(self.betas) != 2:
+            raise ArcvqError(f"training.betas takes two numbers, got {len(self.betas)}")
+        if not self.stages:
+            self.plan()  # fails early when the length is missing or doubled
+
+    def plan(self) -> list[StageConfig]:
+        """The stages as they will run, each with exactly one of epochs and steps and a learning rate."""
+        stages = self.stages or [StageConfig(epochs=self.epochs, steps=self.steps)]
+        for i, stage in enumerate(stages):
+            where = f"training.stages[{i}]" if self.stages else "training"
+            if (stage.epochs is None) == (stage.steps is None):
+                raise ArcvqError(f"{where}: give either epochs or steps")
+            if (stage.epochs or stage.steps or 0) < 1:
+                raise ArcvqError(f"{where}: epochs or steps must be at least 1")
+        return [
+            StageConfig(
+                train=list(stage.train),
+                epochs=stage.epochs,
+                steps=stage.steps,
+                learning_rate=stage.learning_rate or self.learning_rate,
+            )
+            for stage in stages
+        ]
+
+    def stage_steps(self, batches_per_epoch: int) -> list[int]:
+        return [stage.steps or (stage.epochs or 0) * batches_per_epoch for stage in self.plan()]

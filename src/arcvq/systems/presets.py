@@ -1,0 +1,55 @@
+"""Presets: YAML files that fix a system, a data set and a schedule. Shipped in the package, one folder per data set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+
+from arcvq.config import nearest, override, read_yaml
+from arcvq.errors import ArcvqError
+from arcvq.systems.registry import System, parse_system
+
+
+def preset_folder() -> Path:
+    return Path(str(files("arcvq") / "presets"))
+
+
+def preset_names() -> list[str]:
+    """`cifar10/arcvq-vae`, ... in alphabetical order."""
+    root = preset_folder()
+    return sorted(path.relative_to(root).with_suffix("").as_posix() for path in root.rglob("*.yaml"))
+
+
+def preset_path(source: str) -> Path:
+    """A preset's name, or a path to a YAML of one's own."""
+    if source.endswith((".yaml", ".yml")):
+        path = Path(source)
+        if not path.is_file():
+            raise ArcvqError(f"{source}: no such file")
+        return path
+    if source not in preset_names():
+        raise ArcvqError(f"unknown preset {source!r}{nearest(source, preset_names())}")
+    return preset_folder() / f"{source}.yaml"
+
+
+def preset_header(source: str) -> list[str]:
+    """The comment a preset opens with: what it is, the command, what to expect."""
+    lines = preset_path(source).read_text(encoding="utf-8").splitlines()
+    header = []
+    for line in lines:
+        if not line.startswith("#"):
+            break
+        header.append(line.lstrip("#").strip())
+    return header
+
+
+def load_system(source: str, arguments: Sequence[str] = ()) -> System:
+    """A preset or YAML, with `--key value` settings on top."""
+    path = preset_path(source)
+    data = read_yaml(path)
+    data.setdefault("name", path.stem)
+    try:
+        return parse_system(override(data, arguments))
+    except ArcvqError as error:
+        raise ArcvqError(f"{source}: {error}") from None

@@ -1,0 +1,34 @@
+"""VQ-VAE, and VQ-VAE that chooses codes by angle."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from arcvq.functional import Metric
+from arcvq.quantizers import VQConfig
+from arcvq.systems.registry import System, register
+
+
+@register("vq-vae")
+@dataclass(kw_only=True)
+class VQVAE(System):
+    summary: ClassVar[str] = "nearest code by distance, straight-through gradient, codebook trained by the optimizer"
+    citation: ClassVar[str] = "van den Oord et al., Neural Discrete Representation Learning, NeurIPS 2017"
+    quantizer_name: ClassVar[str] = "vq"
+
+
+@dataclass(kw_only=True)
+class CosineVQConfig(VQConfig):
+    """VQ with the cosine rule and everything else as it was: the paper's control for what the angle alone does."""
+
+    metric: Metric = "cosine"
+
+
+@register("vq-vae-cosine")
+@dataclass(kw_only=True)
+class CosineVQVAE(System):
+    summary: ClassVar[str] = "VQ-VAE whose codes are chosen by angle; raw codes and raw losses"
+    citation: ClassVar[str] = "ArcVQ-VAE, appendix: effect of cosine similarity matching"
+    quantizer_name: ClassVar[str] = "vq"
+    quantizer: CosineVQConfig = field(default_factory=CosineVQConfig)

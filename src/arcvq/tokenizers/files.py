@@ -1,0 +1,136 @@
+"""Image files → token files → image files."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from arcvq.data import read_image, to_uint8, to_unit, write_png
+from arcvq.errors import ArcvqError
+from arcvq.storage import cannot_write, write_bytes
+from arcvq.tokenizers.tokenizer import Tokenizer
+
+BATCH = 64
+SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp"}
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """A token file: tokens (n, h, w) and the name of the image each row came from."""
+
+    tokens: Tensor
+    names: list[str]
+
+    def save(self, path: Path, codebook_size: int) -> None:
+        buffer = io.BytesIO()
+        smallest = np.uint16 if codebook_size <= 2**16 else np.uint32
+        np.savez_compressed(
+            buffer,
+            tokens=self.tokens.cpu().numpy().astype(smallest),
+            names=np.array(self.names, dtype=np.str_),
+            codebook_size=np.int64(codebook_size),
+        )
+        write_bytes(path, buffer.getvalue())
+
+    @classmethod
+    def load(cls, path: Path) -> Tokens:
+        """Any .npz with a whole-number array `tokens` (n, h, w); `names` are optional."""
+        try:
+            with np.load(path, allow_pickle=False) as archive:
+                if "tokens" not in archive:
+                    raise ArcvqError(f"{path}: holds no array called tokens")
+                tokens = archive["tokens"]
+                names = [str(name) for name in archive["names"]] if "names" in archive else None
+        except FileNotFoundError:
+            raise ArcvqError(f"{path}: no such token file") from None
+        except ArcvqError:
+            raise
+        except Exception as error:  # numpy and zipfile raise a dozen kinds for a damaged archive
+            raise ArcvqError(f"{path}: not a readable .npz token file ({type(error).__name__}: {error})") from None
+        if not np.issubdtype(tokens.dtype, np.integer):
+            raise ArcvqError(f"{path}: tokens must be whole numbers, got {tokens.dtype}")
+        if tokens.ndim < 3 or tokens.shape[0] == 0:
+            raise ArcvqError(f"{path}: expected tokens (n, h, w), got shape {tokens.shape}")
+        if names is None:
+            names = [f"{i:06d}" for i in range(len(tokens))]
+        if len(names) != len(tokens):
+            raise ArcvqError(f"{path}: has {len(tokens)} token grids but {len(names)} names")
+        return cls(torch.from_numpy(tokens.astype(np.int64)), names)
+
+
+def image_paths(sources: Sequence[str | Path]) -> list[Path]:
+    """Files as given, folders as the images in them, in order."""
+    found: list[Path] = []
+    for source in map(Path, sources):
+        if source.is_dir():
+            inside = sorted(path for path in source.rglob("*") if path.suffix.lower() in SUFFIXES)
+            if not inside:
+                raise ArcvqError(f"{source}: no images in this folder (looked for {', '.join(sorted(SUFFIXES))})")
+            found += inside
+        elif source.exists():
+            found.append(source)
+        else:
+            raise ArcvqError(f"{source}: no such image")
+    return found
+
+
+def encode_files(tokenizer: Tokenizer, sources: Sequence[str | Path]) -> Tokens:
+    """Every image, at the tokenizer's own size (shorter side resized, centre cut out)."""
+    paths = image_paths(sources)
+    grids = [tokenizer.encode(images).cpu() for images in _batches(tokenizer, paths)]
+    return Tokens(torch.cat(grids), unique_names(paths))
+
+
+def reconstruct_files(tokenizer: Tokenizer, sources: Sequence[str | Path]) -> tuple[Tensor, list[str]]:
+    """uint8 (n, C, H, W): each original above its reconstruction would be (n, 2, ...); here only the reconstructions."""
+    paths = image_paths(sources)
+    parts = [to_uint8(tokenizer.reconstruct(images)).cpu() for images in _batches(tokenizer, paths)]
+    return torch.cat(parts), unique_names(paths)
+
+
+def decode_tokens(tokenizer: Tokenizer, tokens: Tokens) -> Tensor:
+    """uint8 (n, C, H, W)."""
+    return torch.cat([to_uint8(tokenizer.decode(part)).cpu() for part in tokens.tokens.split(BATCH)])
+
+
+def write_images(folder: Path, pixels: Tensor, names: Sequence[str]) -> list[Path]:
+    """One PNG each, called after its original."""
+    paths = [folder / f"{safe_name(name)}.png" for name in names]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise cannot_write(folder, error) from None
+    for path, image in zip(paths, pixels):
+        write_png(path, image)
+    return paths
+
+
+def unique_names(paths: Sequence[Path]) -> list[str]:
+    """File names without ending, numbered where two files share one."""
+    seen: dict[str, int] = {}
+    names = []
+    for path in paths:
+        count = seen[path.stem] = seen.get(path.stem, 0) + 1
+        names.append(path.stem if count == 1 else f"{path.stem}-{count}")
+    return names
+
+
+def safe_name(name: str) -> str:
+    """A token file comes from anywhere: its names must not lead out of the folder."""
+    kept = "".join(c if c.isalnum() or c in "._- " else "_" for c in name).strip(". ")
+    return kept or "image"
+
+
+def _batches(tokenizer: Tokenizer, paths: Sequence[Path]) -> Iterator[Tensor]:
+    size = tokenizer.image_size[0] if tokenizer.image_size else None
+    for start in range(0, len(paths), BATCH):
+        images = [read_image(path, tokenizer.channels, size) for path in paths[start : start + BATCH]]
+        if len({image.shape for image in images}) > 1:
+            raise ArcvqError("the images differ in size and this tokenizer has no size of its own: encode them one size at a time")
+        yield to_unit(torch.stack(images)).to(tokenizer.device)

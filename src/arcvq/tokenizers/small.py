@@ -1,0 +1,87 @@
+"""The small convolutional trunk of the paper's MNIST and CIFAR-10 models: 4× down, 4× up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from arcvq.errors import ArcvqError
+
+
+@dataclass(kw_only=True)
+class SmallTrunkConfig:
+    """width           channels at the latent's resolution (half of it one level up)
+    residual_blocks  in the encoder and again in the decoder
+    residual_width   channels inside a residual block
+    latent_dim       D, the width of the latents
+    skip_activated   the skip path carries relu(x) instead of x: the original code's in-place relu does that, and so did its numbers
+    """
+
+    trunk: Literal["small"] = "small"
+    width: int = 128
+    residual_blocks: int = 2
+    residual_width: int = 32
+    latent_dim: int = 64
+    skip_activated: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("width", "residual_width", "latent_dim"):
+            if getattr(self, name) < 1 or (name == "width" and self.width % 2):
+                raise ArcvqError(f"{name} must be positive (and width even), got {getattr(self, name)}")
+        if self.residual_blocks < 0:
+            raise ArcvqError(f"residual_blocks must not be negative, got {self.residual_blocks}")
+
+
+class ResidualBlock(nn.Module):
+    def __init__(self, width: int, inner: int, skip_activated: bool) -> None:
+        super().__init__()
+        self.conv3 = nn.Conv2d(width, inner, 3, padding=1)
+        self.conv1 = nn.Conv2d(inner, width, 1)
+        self.skip_activated = skip_activated
+
+    def forward(self, x: Tensor) -> Tensor:
+        activated = F.relu(x)
+        update = self.conv1(F.relu(self.conv3(activated)))
+        return (activated if self.skip_activated else x) + update
+
+
+def _residual_stack(config: SmallTrunkConfig) -> nn.Sequential:
+    blocks = [
+        ResidualBlock(config.width, config.residual_width, config.skip_activated) for _ in range(config.residual_blocks)
+    ]
+    return nn.Sequential(*blocks, nn.ReLU())
+
+
+class SmallEncoder(nn.Sequential):
+    """(B, C, H, W) in [-1, 1] → latents (B, latent_dim, H/4, W/4)."""
+
+    downsampling = 4
+
+    def __init__(self, channels: int, config: SmallTrunkConfig) -> None:
+        width = config.width
+        super().__init__(
+            nn.Conv2d(channels, width // 2, 4, stride=2, padding=1),  # H/2
+            nn.ReLU(),
+            nn.Conv2d(width // 2, width, 4, stride=2, padding=1),  # H/4
+            nn.ReLU(),
+            nn.Conv2d(width, width, 3, padding=1),
+            _residual_stack(config),
+            nn.Conv2d(width, config.latent_dim, 1),
+        )
+
+
+class SmallDecoder(nn.Sequential):
+    """Quantized latents (B, latent_dim, h, w) → (B, C, 4h, 4w), not squashed."""
+
+    def __init__(self, channels: int, config: SmallTrunkConfig) -> None:
+        width = config.width
+        super().__init__(
+            nn.Conv2d(config.latent_dim, width, 3, padding=1),
+            _residual_stack(config),
+            nn.ConvTranspose2d(width, width // 2, 4, stride=2, padding=1),  # 2h
+            nn.ReLU(),
+            nn.ConvTranspose2d(width // 2, channels, 4, stride=2, padding=1),  # 4h
+        )

@@ -1,0 +1,208 @@
+"""Tokenizer: encoder, quantizer, decoder. Images ↔ tokens."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from arcvq.config import nearest, parse, to_dict
+from arcvq.errors import ArcvqError
+from arcvq.quantizers import Quantized, Quantizer, build_quantizer, quantizer_name
+from arcvq.storage import read_json, read_tensors, write_bytes, write_json, write_tensors, writing
+from arcvq.tokenizers.card import model_card
+from arcvq.tokenizers.small import SmallDecoder, SmallEncoder, SmallTrunkConfig
+
+FORMAT = "arcvq-tokenizer-1"
+TRUNKS = {"small": (SmallTrunkConfig, SmallEncoder, SmallDecoder)}
+# Trained tokenizers that travel inside the package, by name.
+EMBEDDED = ("tiny",)
+
+
+class Tokenizer(nn.Module):
+    """Images (B, C, H, W) in [-1, 1] ↔ tokens (B, h, w).
+
+        tokenizer = Tokenizer.from_pretrained("runs/cifar10-arc/model")
+        tokens = tokenizer.encode(images)
+        images = tokenizer.decode(tokens)
+
+    `forward` is for training: it returns the reconstruction and the quantizer's whole output.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        trunk: SmallTrunkConfig,
+        quantizer: Quantizer,
+        *,
+        image_size: tuple[int, int] | None = None,
+        system: str | None = None,
+    ) -> None:
+        super().__init__()
+        if quantizer.dim != trunk.latent_dim:
+            raise ArcvqError(f"the quantizer takes latents {quantizer.dim} wide but the trunk makes them {trunk.latent_dim} wide")
+        self.channels, self.trunk, self.image_size, self.system = channels, trunk, image_size, system
+        _, encoder, decoder = TRUNKS[trunk.trunk]
+        self.encoder = encoder(channels, trunk)
+        self.quantizer = quantizer
+        self.decoder = decoder(channels, trunk)
+        self.downsampling: int = encoder.downsampling
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Quantized]:
+        quantized = self.quantize(self.latents(images))
+        return self.decoder(quantized.quantized), quantized
+
+    @torch.no_grad()
+    def encode(self, images: Tensor) -> Tensor:
+        """Images (B, C, H, W) in [-1, 1] → tokens (B, h, w), int64."""
+        return self.quantize(self.latents(images)).tokens
+
+    @torch.no_grad()
+    def decode(self, tokens: Tensor) -> Tensor:
+        """Tokens (B, h, w) → images (B, C, H, W), in [-1, 1]."""
+        expected = 3 + (self.quantizer.config.heads > 1)
+        if tokens.dim() != expected:
+            shape = "(B, h, w)" if expected == 3 else "(B, h, w, heads)"
+            raise ArcvqError(f"expected tokens {shape}, got shape {tuple(tokens.shape)}")
+        latents = self.quantizer.decode(tokens.to(self.device)).to(self.dtype)
+        return self.decoder(latents).clamp(-1, 1)
+
+    @torch.no_grad()
+    def reconstruct(self, images: Tensor) -> Tensor:
+        """Images → tokens → images: what is left after the bottleneck, in [-1, 1]."""
+        return self.decoder(self.quantize(self.latents(images)).quantized).clamp(-1, 1)
+
+    def latents(self, images: Tensor) -> Tensor:
+        """Images → latents (B, D, h, w), before quantization."""
+        self._check(images)
+        return self.encoder(images)
+
+    def quantize(self, latents: Tensor) -> Quantized:
+        return self.quantizer(latents)
+
+    def decode_latents(self, latents: Tensor) -> Tensor:
+        """Latents (B, D, h, w), as a prior makes them, are quantized first, then decoded."""
+        return self.decoder(self.quantize(latents).quantized)
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return next(self.parameters()).dtype
+
+    # ---- files ----------------------------------------------------------------------------------------------------------
+
+    def to_config(self) -> dict[str, Any]:
+        """All that `config.json` holds: enough to build the same module again, and no code."""
+        return {
+            "format": FORMAT,
+            "system": self.system,
+            "channels": self.channels,
+            "image_size": list(self.image_size) if self.image_size else None,
+            "tokenizer": to_dict(self.trunk),
+            "quantizer_name": quantizer_name(self.quantizer),
+            "quantizer": to_dict(self.quantizer.config),
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Tokenizer:
+        if config.get("format") != FORMAT:
+            raise ArcvqError(f"not an arcvq tokenizer: its format is {config.get('format')!r}, expected {FORMAT!r}")
+        try:
+            trunk_name = config["tokenizer"].get("trunk", "small")
+            if trunk_name not in TRUNKS:
+                raise ArcvqError(f"unknown trunk {trunk_name!r}{nearest(str(trunk_name), TRUNKS)}")
+            trunk = parse(TRUNKS[trunk_name][0], config["tokenizer"], "tokenizer")
+            quantizer = build_quantizer(config["quantizer_name"], trunk.latent_dim, config["quantizer"])
+            size = config.get("image_size")
+            image_size = (int(size[0]), int(size[1])) if size else None
+            channels = int(config["channels"])
+        except (KeyError, TypeError, AttributeError, IndexError) as error:
+            raise ArcvqError(f"the tokenizer's configuration is incomplete or malformed: {error!r}") from None
+        return cls(channels, trunk, quantizer, image_size=image_size, system=config.get("system"))
+
+    def save_pretrained(self, directory: str | Path, *, notes: dict[str, Any] | None = None) -> Path:
+        """config.json, model.safetensors and a card (README.md), all or nothing."""
+        directory = Path(directory)
+        with writing(directory) as folder:
+            write_json(folder / "config.json", self.to_config())
+            write_tensors(folder / "model.safetensors", self.state_dict())
+            write_bytes(folder / "README.md", model_card(self, notes or {}).encode())
+        return directory
+
+    @classmethod
+    def from_pretrained(cls, source: str | Path, *, device: str | torch.device = "cpu") -> Tokenizer:
+        """From a folder, a run, the name of an embedded tokenizer (`tiny`), or a repository on the Hugging Face Hub."""
+        folder = _locate(source)
+        tokenizer = cls.from_config(read_json(folder / "config.json", "a saved tokenizer"))
+        tensors = read_tensors(folder / "model.safetensors", "a saved tokenizer")
+        _load(tokenizer, tensors, folder / "model.safetensors")
+        return tokenizer.to(device).eval()
+
+    def push_to_hub(self, repository: str, *, private: bool = False, notes: dict[str, Any] | None = None) -> str:
+        """Upload to the Hugging Face Hub (log in first: `hf auth login`); returns the page's address."""
+        import tempfile
+
+        from huggingface_hub import HfApi
+
+        api = HfApi()
+        with tempfile.TemporaryDirectory() as folder:
+            self.save_pretrained(Path(folder) / "model", notes=notes)
+            api.create_repo(repository, private=private, exist_ok=True)
+            return str(api.upload_folder(repo_id=repository, folder_path=Path(folder) / "model"))
+
+    def _check(self, images: Tensor) -> None:
+        if images.dim() != 4 or images.shape[1] != self.channels:
+            raise ArcvqError(f"expected images (B, {self.channels}, H, W), got shape {tuple(images.shape)}")
+        if not images.is_floating_point():
+            raise ArcvqError(f"expected floating-point images in [-1, 1], got {images.dtype}: scale bytes with x / 127.5 - 1")
+        height, width = images.shape[-2:]
+        if height % self.downsampling or width % self.downsampling or not height or not width:
+            raise ArcvqError(f"image sides must be multiples of {self.downsampling}, got {height}×{width}")
+
+
+def _locate(source: str | Path) -> Path:
+    path = Path(source)
+    for candidate in (path, path / "model"):
+        if (candidate / "config.json").is_file():
+            return candidate
+    if path.is_dir():
+        raise ArcvqError(f"{path}: holds no tokenizer: neither config.json nor model/config.json is there")
+    if path.exists():
+        raise ArcvqError(f"{path}: is a file; expected the folder of a run or of a saved tokenizer")
+    name = str(source)
+    if name in EMBEDDED:
+        return Path(str(files("arcvq.tokenizers") / "embedded" / name))
+    if name.count("/") == 1 and not name.startswith((".", "/", "~")):
+        return _download(name)
+    raise ArcvqError(f"{name}: no such run or model: expected a folder, an embedded tokenizer ({', '.join(EMBEDDED)}) or a Hub id owner/name")
+
+
+def _download(name: str) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=["config.json", "model.safetensors"]))
+    except (OSError, HFValidationError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:160]
+        raise ArcvqError(f"{name}: no such folder, and it could not be had from the Hub ({reason})") from None
+
+
+def _load(tokenizer: Tokenizer, tensors: dict[str, Tensor], file: Path) -> None:
+    expected = tokenizer.state_dict()
+    missing, foreign = sorted(expected.keys() - tensors.keys()), sorted(tensors.keys() - expected.keys())
+    wrong = [name for name in expected.keys() & tensors.keys() if expected[name].shape != tensors[name].shape]
+    if missing or foreign or wrong:
+        parts = [
+            f"{len(names)} {what} (e.g. {names[0]})"
+            for what, names in (("missing", missing), ("foreign", foreign), ("of the wrong shape", sorted(wrong)))
+            if names
+        ]
+        raise ArcvqError(f"{file}: does not fit its config.json: tensors {', '.join(parts)}")
+    tokenizer.load_state_dict(tensors)

@@ -1,0 +1,8 @@
+"""Training: one loop per kind of model, checkpoints, resume, and the measured result."""
+
+from arcvq.training.dry_run import DryRun, dry_run
+from arcvq.training.loop import Stopped, train
+from arcvq.training.results import Measured, measure
+from arcvq.training.run import RunFolder
+
+__all__ = ["DryRun", "Measured", "RunFolder", "Stopped", "dry_run", "measure", "train"]

@@ -1,0 +1,114 @@
+"""Checkpoints of our own: safetensors and JSON in a folder that appears whole or not at all."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from arcvq.errors import ArcvqError
+from arcvq.storage import read_json, read_tensors, write_json, write_tensors, writing
+
+KEPT = 2
+
+
+@dataclass
+class Position:
+    """Where training stands. The order of the data is a function of seed and epoch, so these numbers are its whole state."""
+
+    step: int = 0  # optimizer steps done, over all stages
+    stage: int = 0
+    stage_step: int = 0  # of which in this stage
+    seconds: float = 0.0  # of training so far
+    best: float | None = None  # lowest test MSE seen, for select: test-best
+
+
+def save_checkpoint(
+    root: Path,
+    position: Position,
+    model: nn.Module,
+    optimizer: Optimizer,
+    scaler: dict[str, Any] | None,
+    random_states: list[dict[str, Tensor]],
+) -> Path:
+    """`random_states`: one mapping per process, in rank order."""
+    path = root / f"step-{position.step:08d}"
+    tensors, plain = _split_optimizer(optimizer)
+    with writing(path) as folder:
+        write_tensors(folder / "model.safetensors", model.state_dict())
+        write_tensors(folder / "optimizer.safetensors", tensors)
+        for rank, states in enumerate(random_states):
+            write_tensors(folder / f"random-{rank}.safetensors", states)
+        write_json(folder / "state.json", {"position": asdict(position), "optimizer": plain, "scaler": scaler})
+    for old in checkpoints(root)[:-KEPT]:
+        shutil.rmtree(old, ignore_errors=True)
+    return path
+
+
+def checkpoints(root: Path) -> list[Path]:
+    """Oldest first. A folder still being written has another name and is not among them."""
+    return sorted(path for path in root.glob("step-*") if (path / "state.json").is_file())
+
+
+def read_position(path: Path) -> Position:
+    try:
+        return Position(**read_json(path / "state.json", "a checkpoint")["position"])
+    except (KeyError, TypeError) as error:
+        raise ArcvqError(f"{path / 'state.json'}: not a checkpoint's state: {error}") from None
+
+
+def load_checkpoint(path: Path, model: nn.Module, optimizer: Optimizer, rank: int) -> dict[str, Any] | None:
+    """Fill model, optimizer and this process's random states; returns the gradient scaler's state."""
+    state = read_json(path / "state.json", "a checkpoint")
+    tensors = read_tensors(path / "model.safetensors", "a checkpoint")
+    try:
+        model.load_state_dict(tensors)
+        _join_optimizer(optimizer, read_tensors(path / "optimizer.safetensors", "a checkpoint"), state["optimizer"])
+    except (RuntimeError, KeyError, ValueError) as error:
+        raise ArcvqError(f"{path}: does not fit this configuration: {' '.join(str(error).split())[:200]}") from None
+    random = path / f"random-{rank}.safetensors"
+    if not random.is_file():
+        raise ArcvqError(f"{path}: was written by fewer processes than now run: resume with as many")
+    restore_random_state(read_tensors(random, "a checkpoint"))
+    scaler: dict[str, Any] | None = state["scaler"]
+    return scaler
+
+
+def random_state() -> dict[str, Tensor]:
+    states = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        states["cuda"] = torch.cuda.get_rng_state()
+    return states
+
+
+def restore_random_state(states: dict[str, Tensor]) -> None:
+    torch.set_rng_state(states["cpu"])
+    if torch.cuda.is_available() and "cuda" in states:
+        torch.cuda.set_rng_state(states["cuda"])
+
+
+def _split_optimizer(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """state_dict → tensors by dotted name, and the rest as JSON."""
+    state = optimizer.state_dict()
+    tensors, plain = {}, {}
+    for index, entries in state["state"].items():
+        for name, value in entries.items():
+            if isinstance(value, Tensor):
+                tensors[f"{index}.{name}"] = value
+            else:
+                plain[f"{index}.{name}"] = value
+    groups = [{k: v for k, v in group.items() if not isinstance(v, Tensor)} for group in state["param_groups"]]
+    return tensors, {"state": plain, "param_groups": groups}
+
+
+def _join_optimizer(optimizer: Optimizer, tensors: dict[str, Tensor], plain: dict[str, Any]) -> None:
+    state: dict[int, dict[str, Any]] = {}
+    for key, value in [*tensors.items(), *plain["state"].items()]:
+        index, name = key.split(".", 1)
+        state.setdefault(int(index), {})[name] = value
+    optimizer.load_state_dict({"state": state, "param_groups": plain["param_groups"]})

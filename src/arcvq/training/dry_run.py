@@ -1,0 +1,66 @@
+"""What a training would be: measured on a few real steps, with nothing written."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from arcvq.systems import System
+from arcvq.training.environment import device_name
+from arcvq.training.loop import TrainingRun
+
+WARM_UP, MEASURED = 2, 3
+
+
+@dataclass
+class DryRun:
+    parameters: int
+    tokens_per_image: int
+    steps: int
+    seconds_per_step: float
+    seconds: float
+    memory_bytes: int
+    memory_kind: str
+    device: str
+
+
+def dry_run(system: System) -> DryRun:
+    """Sets everything up in a temporary folder, takes a few steps, and extrapolates."""
+    with tempfile.TemporaryDirectory() as folder:
+        training = TrainingRun(system, Path(folder) / "run", quiet=True)
+        device = training.accelerator.device
+        training.start_codebook()
+        training.begin_stage()
+        stream = training.stage_batches()
+        seconds = []
+        for _, batch in zip(range(WARM_UP + MEASURED), stream):
+            began = time.perf_counter()
+            training.step(batch)
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            seconds.append(time.perf_counter() - began)
+        tokenizer = training.tokenizer
+        per_step = min(seconds)
+        height, width = training.images.height, training.images.width
+        tokens = (height // tokenizer.downsampling) * (width // tokenizer.downsampling) * tokenizer.quantizer.config.heads
+        if device.type == "cuda":
+            memory, kind = torch.cuda.max_memory_allocated(device), "GPU memory"
+        else:
+            unit = 1 if sys.platform == "darwin" else 1024
+            memory, kind = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit, "memory of the process"
+        return DryRun(
+            parameters=sum(p.numel() for p in tokenizer.parameters()),
+            tokens_per_image=tokens,
+            steps=training.total_steps,
+            seconds_per_step=per_step,
+            seconds=per_step * training.total_steps,
+            memory_bytes=memory,
+            memory_kind=kind,
+            device=device_name(device),
+        )

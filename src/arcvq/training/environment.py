@@ -1,0 +1,19 @@
+"""On what a number was made."""
+
+from __future__ import annotations
+
+import platform
+from importlib.metadata import version
+
+import torch
+
+
+def device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
+
+
+def library_versions() -> dict[str, str]:
+    names = ("arcvq", "torch", "torchvision", "accelerate")
+    return {name: version(name) for name in names} | {"python": platform.python_version()}

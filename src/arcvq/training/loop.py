@@ -1,0 +1,272 @@
+"""Training a tokenizer: one loop, from an empty folder or from its last checkpoint to the same weights."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+from accelerate.utils import gather_object
+from torch import Tensor
+
+from arcvq.data import Images, batch_count, batches, load_images, to_unit
+from arcvq.errors import ArcvqError
+from arcvq.objectives import Reconstruction
+from arcvq.quantizers import VQ, Quantized
+from arcvq.storage import write_json
+from arcvq.systems import System, TrainingConfig
+from arcvq.tokenizers import Tokenizer
+from arcvq.training.checkpoint import Position, checkpoints, load_checkpoint, random_state, read_position, save_checkpoint
+from arcvq.training.environment import device_name, library_versions
+from arcvq.training.interruption import stop_signals
+from arcvq.training.monitor import Monitor
+from arcvq.training.observe import observe, save_codebook
+from arcvq.training.optimization import check_stages, make_optimizer, set_learning_rate
+from arcvq.training.run import RunFolder
+
+KMEANS_IMAGES = 2048
+
+
+class Stopped(Exception):
+    """The run was interrupted, after a checkpoint: the same command goes on from there."""
+
+
+def train(system: System, out: str | Path, *, quiet: bool = False, stop_after: int | None = None) -> Tokenizer:
+    """Train `system` into the run folder `out`; an unfinished run there goes on from its last checkpoint.
+
+    `stop_after` interrupts the run after so many steps, as a signal would: a checkpoint, then `Stopped`.
+    """
+    return TrainingRun(system, out, quiet=quiet).go(stop_after)
+
+
+class TrainingRun:
+    """Everything one training holds. The constructor sets the scene; `go` plays it."""
+
+    def __init__(self, system: System, out: str | Path, *, quiet: bool = False) -> None:
+        # Where: devices, processes, precision, the folder.
+        self.system, self.training = system, system.training
+        self.accelerator = make_accelerator(self.training)
+        self.is_main = self.accelerator.is_main_process
+        self.run = RunFolder(out)
+        if self.is_main:
+            self.run.open(system)
+        self.accelerator.wait_for_everyone()
+
+        # On what: small sets live on the device, so that the loop never waits for them.
+        self.images, self.test_images = load_data(system, self.accelerator.device)
+        self.batches_per_epoch = batch_count(len(self.images), system.data.batch_size)
+        self.stages = self.training.plan()
+        self.stage_steps = self.training.stage_steps(self.batches_per_epoch)
+        self.total_steps = sum(self.stage_steps)
+
+        # What: the model and its objective.
+        torch.manual_seed(self.training.seed)
+        size = (self.images.height, self.images.width)
+        tokenizer = system.build_tokenizer(self.images.channels, size, self.total_steps)
+        check_stages(tokenizer, self.stages)
+        self.tokenizer = tokenizer.to(self.accelerator.device).train()
+        self.objective = Reconstruction(system.objective, self.images.pixel_variance())
+
+        # From where: the last checkpoint, or the beginning.
+        found = checkpoints(self.run.checkpoints)
+        self.resume_from = found[-1] if found else None
+        self.position = read_position(found[-1]) if found else Position()
+        self.began = 0.0
+        self.monitor = Monitor(self.run, self.total_steps, active=self.is_main, quiet=quiet)
+
+    def go(self, stop_after: int | None = None) -> Tokenizer:
+        if self.run.training.is_file():
+            return Tokenizer.from_pretrained(self.run.model, device=self.accelerator.device)
+        if self.is_main:
+            self.run.forget_after(self.position.step if self.resume_from else -1)
+        looks = evaluation_steps(self.total_steps, self.training.evaluations)
+        saves = {round(self.total_steps * i / self.training.checkpoints) for i in range(1, self.training.checkpoints + 1)}
+        self.began = time.perf_counter() - self.position.seconds
+
+        with self.monitor, stop_signals() as signalled:
+            if self.resume_from is None:
+                self.start_codebook()
+                self.look()
+            while self.position.stage < len(self.stages):
+                self.begin_stage()
+                for batch in self.stage_batches():
+                    outputs, terms = self.step(batch)
+                    if self.position.step % self.training.log_every == 0 or self.position.step == self.total_steps:
+                        self.log(outputs, terms)
+                    elif self.position.step % 10 == 0:
+                        self.monitor.show(self.position.step)
+                    if self.position.step in looks:
+                        self.look()
+                    stopping = bool(signalled) or self.position.step == stop_after
+                    if self.position.step in saves or stopping:
+                        self.save()
+                    if stopping:
+                        raise Stopped(f"{self.run.path}: stopped at step {self.position.step} of {self.total_steps}; the same command goes on")
+                self.position.stage, self.position.stage_step = self.position.stage + 1, 0
+        return self.finish()
+
+    def begin_stage(self) -> None:
+        """An optimizer for what this stage trains; after an interruption, as it was left."""
+        stage = self.stages[self.position.stage]
+        self.optimizer = make_optimizer(self.tokenizer, stage, self.training)
+        if self.training.compile:
+            self.tokenizer.compile(dynamic=False)  # two shapes, full batches and the last: a graph each
+        self.model, self.prepared = self.accelerator.prepare(self.tokenizer, self.optimizer)
+        if self.resume_from is not None:
+            scaler = load_checkpoint(self.resume_from, self.tokenizer, self.optimizer, self.accelerator.process_index)
+            if self.accelerator.scaler is not None and scaler is not None:
+                self.accelerator.scaler.load_state_dict(scaler)
+            self.resume_from = None
+
+    def stage_batches(self) -> Iterator[Tensor]:
+        """This process's part of each global batch that the stage still has to see: uint8 (b, C, H, W)."""
+        while (left := self.stage_steps[self.position.stage] - self.position.stage_step) > 0:
+            epoch, start = divmod(self.position.stage_step, self.batches_per_epoch)
+            for i, batch in enumerate(
+                batches(
+                    self.images,
+                    self.system.data.batch_size,
+                    seed=self.training.seed + 1_000_003 * self.position.stage,
+                    epoch=epoch,
+                    start=start,
+                    rank=self.accelerator.process_index,
+                    world=self.accelerator.num_processes,
+                    device=self.accelerator.device,
+                )
+            ):
+                if i == left:
+                    return
+                yield batch
+
+    def step(self, batch: Tensor) -> tuple[list[Quantized], dict[str, Tensor]]:
+        """One optimizer step on one global batch, in micro-batches; returns the outputs and the batch's loss terms."""
+        stage, steps = self.stages[self.position.stage], self.stage_steps[self.position.stage]
+        set_learning_rate(self.optimizer, stage, self.training, self.position.stage_step, steps)
+        outputs: list[Quantized] = []
+        totals: dict[str, Tensor] = {}
+        parts = batch.tensor_split(min(self.training.accumulate, max(1, len(batch))))
+        for i, part in enumerate(parts):
+            share = len(part) / max(1, len(batch))
+            with nullcontext() if i == len(parts) - 1 else self.accelerator.no_sync(self.model):
+                images = to_unit(part)  # (b, C, H, W) in [-1, 1]
+                reconstruction, quantized = self.model(images)
+                losses = {"reconstruction": self.objective(reconstruction, images), **quantized.losses}
+                self.accelerator.backward(share * torch.stack(list(losses.values())).sum())
+            outputs.append(quantized)
+            for name, term in losses.items():
+                totals[name] = totals.get(name, 0.0) + share * term.detach()
+        if self.training.gradient_clip is not None:
+            self.accelerator.clip_grad_norm_(self.tokenizer.parameters(), self.training.gradient_clip)
+        self.prepared.step()
+        if not self.accelerator.optimizer_step_was_skipped:
+            self.tokenizer.quantizer.after_step(*outputs)
+        self.prepared.zero_grad()
+        self.position.step += 1
+        self.position.stage_step += 1
+        return outputs, totals
+
+    @property
+    def epoch(self) -> float:
+        return self.position.step / self.batches_per_epoch
+
+    def log(self, outputs: list[Quantized], terms: dict[str, Tensor]) -> None:
+        """The only place, beside looking and saving, where the host reads what the device computed."""
+        stats = outputs[-1].stats
+        values = {**terms, "loss": torch.stack(list(terms.values())).sum()}
+        values |= {name: stats[name] for name in ("perplexity", "arc_weight", "arc_loss", "ball_radius") if name in stats}
+        names = list(values)
+        stacked = torch.stack([values[name].float() for name in names] + [stats["nonfinite"].float()])
+        *numbers, nonfinite = self.accelerator.reduce(stacked, "mean").tolist()
+        if nonfinite:
+            raise ArcvqError(f"training diverged before step {self.position.step}: the latents are not finite; lower the learning rate")
+        speed = self.monitor.images_per_second(self.position.step * self.system.data.batch_size)
+        rate = self.optimizer.param_groups[0]["lr"]
+        self.monitor.train(
+            self.position.step,
+            self.epoch,
+            {**dict(zip(names, numbers)), "learning_rate": float(rate), "images_per_second": speed},
+        )
+
+    def look(self) -> None:
+        """Evaluate, keep the codebook's history and, if asked to, the best weights."""
+        if self.is_main:
+            self.monitor.pause()
+            values, counts = observe(self.tokenizer, self.test_images)
+            self.monitor.evaluation(self.position.step, self.epoch, values)
+            save_codebook(self.run.codebooks, self.position.step, self.tokenizer, counts)
+            if self.training.select == "test-best" and (self.position.best is None or values["mse"] < self.position.best):
+                self.position.best = values["mse"]
+                self.save_model({"selected": f"lowest test MSE, at step {self.position.step}"})
+        self.accelerator.wait_for_everyone()
+
+    def save(self) -> None:
+        self.position.seconds = time.perf_counter() - self.began
+        states = gather_object([random_state()])
+        if self.is_main:
+            self.monitor.flush()
+            scaler = self.accelerator.scaler.state_dict() if self.accelerator.scaler is not None else None
+            save_checkpoint(self.run.checkpoints, self.position, self.tokenizer, self.optimizer, scaler, states)
+        self.accelerator.wait_for_everyone()
+
+    def save_model(self, notes: dict[str, Any]) -> None:
+        about = {"data": self.system.data.name, "steps": self.total_steps, "seed": self.training.seed}
+        self.tokenizer.save_pretrained(self.run.model, notes={**about, **notes})
+
+    def start_codebook(self) -> None:
+        """The k-means start, on the latents of the untrained encoder."""
+        quantizer = self.tokenizer.quantizer
+        if isinstance(quantizer, VQ) and quantizer.config.start == "kmeans":
+            chosen = torch.randperm(len(self.images), generator=torch.Generator().manual_seed(self.training.seed))
+            with torch.no_grad():
+                parts = [self.tokenizer.latents(to_unit(self.images.gather(part))) for part in chosen[:KMEANS_IMAGES].split(256)]
+            quantizer.kmeans_start_(torch.cat(parts), seed=self.training.seed)
+
+    def finish(self) -> Tokenizer:
+        """What remains: the model, and what it took."""
+        if self.is_main:
+            if self.training.select == "last":
+                self.save_model({})
+            write_json(
+                self.run.training,
+                {
+                    "steps": self.total_steps,
+                    "seconds": time.perf_counter() - self.began,
+                    "device": device_name(self.accelerator.device),
+                    "processes": self.accelerator.num_processes,
+                    "versions": library_versions(),
+                },
+            )
+        self.accelerator.wait_for_everyone()
+        return self.tokenizer.eval()
+
+
+def make_accelerator(training: TrainingConfig) -> Accelerator:
+    AcceleratorState._reset_state()  # a second training in one process may want another precision
+    precision = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}[training.precision]
+    try:
+        return Accelerator(mixed_precision=precision, cpu=training.device == "cpu")
+    except (ValueError, ImportError) as error:
+        raise ArcvqError(f"training.precision {training.precision} does not work on this machine: {error}") from None
+
+
+def load_data(system: System, device: torch.device) -> tuple[Images, Images]:
+    """Training and test images of a system, on the device."""
+    data = system.data
+    root = Path(data.root) if data.root else None
+    train_images = load_images(data.name, split="train", root=root, image_size=data.image_size, limit=data.limit)
+    size = train_images.height if train_images.height == train_images.width else None
+    test_images = load_images(
+        data.name, split="test", root=root, image_size=data.image_size or size, limit=system.training.evaluation_images
+    )
+    return train_images.to(device), test_images.to(device)
+
+
+def evaluation_steps(total: int, evaluations: int) -> set[int]:
+    """Evenly spaced, and log-spaced before the first of those: a codebook lives or dies in its first steps."""
+    even = {round(total * i / evaluations) for i in range(1, evaluations + 1)} if evaluations else {total}
+    return even | {2**i for i in range(total.bit_length()) if 2**i < min(even)}

@@ -1,0 +1,109 @@
+"""What a training shows and writes down: a progress bar, metrics.jsonl, TensorBoard."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from arcvq.errors import ArcvqError
+from arcvq.storage import cannot_write
+from arcvq.training.run import RunFolder
+
+
+class Monitor:
+    """Only the first process has a live one; the others' does nothing."""
+
+    def __init__(self, run: RunFolder, total_steps: int, *, active: bool, quiet: bool = False) -> None:
+        self.active, self.run = active, run
+        console = Console(stderr=True)
+        self._lines = active and not quiet and not console.is_terminal
+        self._console = console
+        self._progress = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[status]}"),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not active or quiet or not console.is_terminal,
+        )
+        self._task = self._progress.add_task(run.path.name, total=total_steps, status="")
+        self._status: dict[str, str] = {}
+        self._since: tuple[float, int] | None = None
+
+    def __enter__(self) -> Monitor:
+        if self.active:
+            from torch.utils.tensorboard import SummaryWriter
+
+            try:
+                self._file = self.run.metrics.open("ab")
+                self._board = SummaryWriter(str(self.run.tensorboard))
+            except OSError as error:
+                raise cannot_write(self.run.path, error) from None
+            self._progress.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self.active:
+            self._progress.stop()
+            self._file.close()
+            self._board.close()
+
+    def images_per_second(self, images: int) -> float | None:
+        """Since the last call; None on the first, which has no beginning."""
+        now = time.perf_counter()
+        before, self._since = self._since, (now, images)
+        return None if before is None or now == before[0] else (images - before[1]) / (now - before[0])
+
+    def pause(self) -> None:
+        """An evaluation is about to take time that is not training's."""
+        self._since = None
+
+    def train(self, step: int, epoch: float, values: dict[str, float | None]) -> None:
+        self._write({"kind": "train", "step": step, "epoch": epoch, **values})
+        self._status["loss"] = f"loss {values['loss']:.4f}"
+        if values.get("perplexity") is not None:
+            self._status["perplexity"] = f"perplexity {values['perplexity']:.0f}"
+        if values.get("images_per_second"):
+            self._status["speed"] = f"{values['images_per_second']:,.0f} img/s"
+        self.show(step)
+
+    def evaluation(self, step: int, epoch: float, values: dict[str, Any]) -> None:
+        self._write({"kind": "eval", "step": step, "epoch": epoch, **values})
+        self._status["usage"] = f"usage {values['usage']:.0%}"
+        self._status["psnr"] = f"{values['psnr']:.2f} dB"
+        self.show(step)
+        if self._lines:
+            self._console.print(f"{self.run.path.name} step {step}: {'  '.join(self._status.values())}", highlight=False)
+
+    def show(self, step: int) -> None:
+        if self.active:
+            order = ("loss", "usage", "perplexity", "psnr", "speed")
+            status = "  ".join(self._status[name] for name in order if name in self._status)
+            self._progress.update(self._task, completed=step, status=status)
+
+    def flush(self) -> None:
+        """Before a checkpoint: what it claims to have logged is on disk."""
+        if self.active:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+
+    def _write(self, record: dict[str, Any]) -> None:
+        if not self.active:
+            return
+        try:
+            self._file.write(json.dumps(record, allow_nan=False).encode() + b"\n")
+            self._file.flush()
+        except OSError as error:
+            raise cannot_write(self.run.metrics, error) from None
+        except ValueError:
+            raise ArcvqError(f"training diverged at step {record['step']}: a logged value is not finite ({record})") from None
+        for name, value in record.items():
+            if isinstance(value, (int, float)) and name not in ("step", "kind"):
+                self._board.add_scalar(f"{record['kind']}/{name}", value, record["step"])

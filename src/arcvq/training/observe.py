@@ -1,0 +1,68 @@
+"""A look at the model along the way: how well it reconstructs the test set and what its codebook does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from arcvq.data import Images
+from arcvq.metrics import EXACT, evaluate
+from arcvq.storage import write_tensors
+from arcvq.tokenizers import Tokenizer
+
+QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
+
+
+def observe(tokenizer: Tokenizer, images: Images) -> tuple[dict[str, Any], Tensor]:
+    """Metrics for a line of metrics.jsonl, and how many tokens fell on each code. Changes nothing: not even the mode."""
+    was_training = tokenizer.training
+    tokenizer.eval()
+    try:
+        result = evaluate(
+            reconstructor(tokenizer),
+            images,
+            protocol=EXACT,
+            codebook=tokenizer.quantizer.codebook,
+            device=tokenizer.device,
+            metrics=["l1", "psnr", "usage", "perplexity"],
+        )
+    finally:
+        tokenizer.train(was_training)
+    assert result.counts is not None
+    return {**result.metrics, **_codebook_state(tokenizer)}, result.counts
+
+
+def reconstructor(tokenizer: Tokenizer) -> Any:
+    """What `evaluate` calls: images → (reconstruction, tokens), without gradients."""
+
+    @torch.no_grad()
+    def reconstruct(images: Tensor) -> tuple[Tensor, Tensor]:
+        # The plain forward, in float32, whatever compilation or autocast the training has wrapped around the call.
+        reconstruction, quantized = Tokenizer.forward(tokenizer, images)
+        return reconstruction.float(), quantized.tokens
+
+    return reconstruct
+
+
+def save_codebook(folder: Path, step: int, tokenizer: Tokenizer, counts: Tensor) -> None:
+    """codebooks/step-*.safetensors: figures need history."""
+    tensors = {"codebook": tokenizer.quantizer.codebook.float(), "counts": counts.to(torch.int64)}
+    write_tensors(folder / f"step-{step:08d}.safetensors", tensors)
+
+
+@torch.no_grad()
+def _codebook_state(tokenizer: Tokenizer) -> dict[str, Any]:
+    quantizer = tokenizer.quantizer
+    norms = torch.linalg.vector_norm(quantizer.codebook.float(), dim=1)
+    quantiles = torch.quantile(norms, torch.tensor(QUANTILES, device=norms.device)).tolist()
+    state: dict[str, Any] = {"norm_quantiles": quantiles, "clipped_share": None}
+    samp = getattr(quantizer, "samp", None)
+    radius = samp.radius(quantizer.step) if samp is not None else None
+    if radius is not None:
+        state["ball_radius"] = float(radius)
+        # A bounded code sits on the sphere, up to rounding.
+        state["clipped_share"] = float((norms >= radius * (1 - 1e-5)).float().mean())
+    return state

@@ -1,0 +1,57 @@
+"""Which parameters learn, and how fast at each step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch.optim import Optimizer
+
+from arcvq.errors import ArcvqError
+from arcvq.systems import StageConfig, TrainingConfig
+from arcvq.tokenizers import Tokenizer
+
+
+def check_stages(tokenizer: Tokenizer, stages: Sequence[StageConfig]) -> None:
+    names = [name for name, _ in tokenizer.named_parameters()]
+    for i, stage in enumerate(stages):
+        for prefix in stage.train:
+            if not any(_belongs(name, prefix) for name in names):
+                parts = ", ".join(sorted({name.split(".")[0] for name in names}))
+                raise ArcvqError(f"training.stages[{i}].train: no parameter's name begins with {prefix!r}; the parts are {parts}")
+
+
+def make_optimizer(tokenizer: Tokenizer, stage: StageConfig, training: TrainingConfig) -> Optimizer:
+    """Adam over what the stage trains; everything else is frozen."""
+    learning = []
+    for name, parameter in tokenizer.named_parameters():
+        parameter.requires_grad_(not stage.train or any(_belongs(name, prefix) for prefix in stage.train))
+        if parameter.requires_grad:
+            learning.append(parameter)
+    assert stage.learning_rate is not None
+    first, second = training.betas
+    return torch.optim.AdamW(
+        learning,
+        lr=stage.learning_rate,
+        betas=(first, second),
+        weight_decay=training.weight_decay,
+        fused=True,
+    )
+
+
+def set_learning_rate(optimizer: Optimizer, stage: StageConfig, training: TrainingConfig, step: int, steps: int) -> None:
+    """A function of the step alone: nothing to save, nothing to restore."""
+    assert stage.learning_rate is not None
+    rate = stage.learning_rate
+    if training.schedule == "cosine":
+        floor = training.final_rate
+        rate *= floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * step / steps))
+    if step < training.warmup_steps:
+        rate *= (step + 1) / training.warmup_steps
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+
+
+def _belongs(name: str, prefix: str) -> bool:
+    return name == prefix or name.startswith(prefix + ".")

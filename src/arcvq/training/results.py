@@ -1,0 +1,92 @@
+"""A measured run as one JSON document: the numbers, the protocols they were measured under, and all that led to them."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from arcvq.config import to_dict
+from arcvq.data import Images, load_images
+from arcvq.errors import ArcvqError
+from arcvq.metrics import Evaluation, evaluate
+from arcvq.storage import read_json, write_json
+from arcvq.tokenizers import Tokenizer
+from arcvq.training.environment import device_name, library_versions
+from arcvq.training.observe import reconstructor
+from arcvq.training.run import RunFolder
+
+
+@dataclass
+class Measured:
+    """A tokenizer on the test images of a data set, under one protocol or several."""
+
+    tokenizer: Tokenizer
+    images: Images
+    evaluations: list[Evaluation]
+    document: dict[str, Any]
+
+
+def measure(
+    source: str | Path,
+    protocols: Sequence[str] = ("exact",),
+    *,
+    data: str | None = None,
+    root: str | None = None,
+    metrics: Sequence[str] | None = None,
+    limit: int | None = None,
+    device: str | torch.device | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Measured:
+    """Evaluate a run (on its own data set's test images) or any saved tokenizer (on `data`)."""
+    device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    tokenizer = Tokenizer.from_pretrained(source, device=device)
+    run = RunFolder(source)
+    system = run.system() if run.config.is_file() else None
+    name = data or (system.data.name if system else None)
+    if name is None:
+        raise ArcvqError(f"{source}: is a model without a run, so it has no data set of its own: say --data NAME")
+    size = tokenizer.image_size[0] if tokenizer.image_size else None
+    root = root or (system.data.root if system else None)
+    images = load_images(name, split="test", root=Path(root) if root else None, image_size=size, limit=limit)
+    if images.channels != tokenizer.channels:
+        raise ArcvqError(f"{name} has {images.channels} channels but the tokenizer takes {tokenizer.channels}")
+    evaluations = [
+        evaluate(
+            reconstructor(tokenizer),
+            images.to(device),
+            protocol=protocol,
+            codebook=tokenizer.quantizer.codebook,
+            device=device,
+            metrics=metrics,
+            progress=None if progress is None else _labelled(progress, protocol),
+        )
+        for protocol in protocols
+    ]
+    document: dict[str, Any] = {
+        "name": system.title if system else str(source),
+        "system": tokenizer.system,
+        "data": name,
+        "seed": system.training.seed if system else None,
+        "protocols": {e.protocol: e.to_json() for e in evaluations},
+        "parameters": sum(p.numel() for p in tokenizer.parameters()),
+        "config": to_dict(system) if system else tokenizer.to_config(),
+        "training": read_json(run.training, "a finished run") if run.training.is_file() else None,
+        "measured": {
+            "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+            "device": device_name(device),
+            "versions": library_versions(),
+        },
+    }
+    if system:
+        for evaluation in evaluations:
+            write_json(run.path / f"evaluation-{evaluation.protocol}.json", evaluation.to_json())
+    return Measured(tokenizer, images, evaluations, document)
+
+
+def _labelled(progress: Callable[[str, int, int], None], protocol: str) -> Callable[[int, int], None]:
+    return lambda done, total: progress(protocol, done, total)

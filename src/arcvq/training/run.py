@@ -1,0 +1,81 @@
+"""The folder a training writes: made, found again, refused when it is another's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from arcvq.config import read_yaml, to_dict
+from arcvq.errors import ArcvqError
+from arcvq.storage import cannot_write, write_bytes
+from arcvq.systems import System, parse_system
+
+
+class RunFolder:
+    """config.yaml, metrics.jsonl, codebooks/, checkpoints/, model/, tensorboard/, training.json, evaluation-*.json, report/."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.config = self.path / "config.yaml"
+        self.metrics = self.path / "metrics.jsonl"
+        self.codebooks = self.path / "codebooks"
+        self.checkpoints = self.path / "checkpoints"
+        self.model = self.path / "model"
+        self.tensorboard = self.path / "tensorboard"
+        self.training = self.path / "training.json"
+
+    def open(self, system: System) -> None:
+        """Make the folder for this system, or make sure that the one there was made for exactly it."""
+        if self.config.is_file():
+            difference = next(_differences(to_dict(self.system()), to_dict(system)), None)
+            if difference:
+                raise ArcvqError(f"{self.path}: holds a run of another configuration: {difference}; choose another --out")
+            return
+        try:
+            if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+                raise ArcvqError(f"{self.path}: exists and is not a run: choose another --out")
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise cannot_write(self.path, error) from None
+        text = yaml.safe_dump(_plain(to_dict(system)), sort_keys=False, allow_unicode=True)
+        write_bytes(self.config, text.encode())
+
+    def system(self) -> System:
+        if not self.config.is_file():
+            raise ArcvqError(f"{self.path}: not a run: config.yaml is missing")
+        try:
+            return parse_system(read_yaml(self.config))
+        except ArcvqError as error:
+            raise ArcvqError(f"{self.config}: {error}") from None
+
+    def forget_after(self, step: int) -> None:
+        """Drop what metrics.jsonl says of steps after `step`, and a line torn by a kill: the resumed run writes them again."""
+        if not self.metrics.exists():
+            return
+        kept = []
+        for line in self.metrics.read_bytes().split(b"\n"):
+            try:
+                record = json.loads(line)
+            except ValueError:
+                continue
+            if record["step"] <= step:
+                kept.append(line + b"\n")
+        write_bytes(self.metrics, b"".join(kept))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def _differences(there: Any, here: Any, where: str = "") -> Iterator[str]:
+    if isinstance(there, dict) and isinstance(here, dict):
+        for key in there.keys() | here.keys():
+            yield from _differences(there.get(key), here.get(key), f"{where}.{key}" if where else key)
+    elif there != here:
+        yield f"{where} is {there} there and {here} here"

@@ -1,0 +1,115 @@
+"""Each symptom is found where it is, with its numbers, and nowhere else."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from arcvq.analysis import Finding, RunHistory, diagnose
+from arcvq.analysis.diagnosis import near_duplicates
+
+Writer = Callable[..., Path]
+
+
+def by_symptom(run: RunHistory) -> dict[str, Finding]:
+    return {finding.symptom: finding for finding in diagnose(run)}
+
+
+def rewritten(folder: Path, change: Callable[[dict[str, Any]], None]) -> RunHistory:
+    """The run with every metrics line changed in place."""
+    path = folder / "metrics.jsonl"
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    for line in lines:
+        change(line)
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    return RunHistory.load(folder)
+
+
+def with_last_snapshot(folder: Path, codebook: torch.Tensor, counts: torch.Tensor) -> RunHistory:
+    save_file({"codebook": codebook, "counts": counts}, folder / "codebooks" / "step-00000400.safetensors")
+    return RunHistory.load(folder)
+
+
+def test_the_healthy_run_has_no_symptom(healthy: RunHistory) -> None:
+    assert diagnose(healthy) == []
+
+
+def test_the_collapsed_run_has_the_symptoms_of_collapse(collapsed: RunHistory) -> None:
+    found = by_symptom(collapsed)
+    assert found["dead codes"].severity == "critical"
+    assert "87 of 96 codes (91%)" in found["dead codes"].evidence
+    assert "ball bound and ArcLoss" in found["dead codes"].remedy
+    assert "0.01 for unused" in found["norm imbalance"].evidence
+    assert "87 of 96 codes" in found["near-duplicate codes"].evidence
+    assert "ball bound never binds" not in found
+    severities = [finding.severity for finding in diagnose(collapsed)]
+    assert severities == sorted(severities, key=["critical", "warning", "note"].index)
+
+
+def test_a_run_with_the_prior_is_not_told_to_add_it(run_writer: Writer, tmp_path: Path) -> None:
+    run = RunHistory.load(run_writer(tmp_path / "run", system="arcvq-vae", used=60, bounded=True))
+    finding = by_symptom(run)["dead codes"]
+    assert finding.severity == "warning"
+    assert "ArcLoss" not in finding.remedy
+
+
+def test_losses_that_are_not_finite(run_writer: Writer, tmp_path: Path) -> None:
+    def break_loss(line: dict[str, Any]) -> None:
+        if line["kind"] == "train" and line["step"] >= 391:
+            line["loss"] = None if line["step"] % 2 else float("nan")
+
+    run = rewritten(run_writer(tmp_path / "run", system="vq-vae"), break_loss)
+    finding = by_symptom(run)["loss not finite"]
+    assert finding.severity == "critical"
+    assert "10 of 400 logged steps" in finding.evidence
+    assert "step 391" in finding.evidence
+
+
+def test_an_absent_term_is_no_symptom(run_writer: Writer, tmp_path: Path) -> None:
+    run = rewritten(run_writer(tmp_path / "run", system="vq-vae"), lambda line: line.update(arc=None))
+    assert "loss not finite" not in by_symptom(run)
+
+
+def test_codes_that_are_not_finite(run_writer: Writer, tmp_path: Path) -> None:
+    codebook = torch.randn(96, 8)
+    codebook[:3] = float("nan")
+    run = with_last_snapshot(run_writer(tmp_path / "run", system="vq-vae"), codebook, torch.full((96,), 100))
+    assert "3 of 96 codes hold NaN" in by_symptom(run)["codes not finite"].evidence
+
+
+def test_too_few_tokens_are_said(run_writer: Writer, tmp_path: Path) -> None:
+    run = with_last_snapshot(
+        run_writer(tmp_path / "run", system="vq-vae"), torch.randn(96, 8), torch.ones(96, dtype=torch.int64)
+    )
+    assert "96 evaluation tokens for 96 codes" in by_symptom(run)["too few tokens to judge usage"].evidence
+
+
+def test_stuck_perplexity(run_writer: Writer, tmp_path: Path) -> None:
+    def stay(line: dict[str, Any]) -> None:
+        if line["kind"] == "eval":
+            line["perplexity"] = 6.0
+
+    run = rewritten(run_writer(tmp_path / "run", system="vq-vae"), stay)
+    assert "perplexity is 6.0 of 96 and was 6.0 halfway" in by_symptom(run)["perplexity stuck"].evidence
+
+
+def test_a_bound_that_never_or_always_binds(run_writer: Writer, tmp_path: Path) -> None:
+    folder = run_writer(tmp_path / "run", system="arcvq-vae", used=90, bounded=True)
+
+    def clip(share: float) -> Callable[[dict[str, Any]], None]:
+        return lambda line: line.update(clipped_share=share) if line["kind"] == "eval" else None
+
+    assert set(by_symptom(rewritten(folder, clip(0.0)))) == {"ball bound never binds"}
+    assert set(by_symptom(rewritten(folder, clip(1.0)))) == {"ball bound always binds"}
+    assert by_symptom(rewritten(folder, clip(0.5))) == {}
+
+
+def test_near_duplicates_are_counted_across_row_blocks(run_writer: Writer, tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(0)
+    codebook = torch.randn(3000, 8, generator=generator)
+    codebook[2900] = codebook[5] + 1e-6
+    run = with_last_snapshot(run_writer(tmp_path / "run", system="vq-vae"), codebook, torch.full((3000,), 20))
+    assert near_duplicates(run.last_snapshot) == 2

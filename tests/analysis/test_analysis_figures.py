@@ -1,0 +1,273 @@
+"""The numbers inside the figures, and figures of codebooks that have gone wrong."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pytest
+import torch
+from matplotlib.colors import to_rgba
+from matplotlib.figure import Figure
+from safetensors.torch import save_file
+
+from arcvq import analysis
+from arcvq.analysis import RunHistory
+from arcvq.analysis.figures import distances, embedding
+from arcvq.analysis.figures.code_wall import code_wall, render_wall
+from arcvq.analysis.figures.embedding import embed
+from arcvq.analysis.figures.style import RUN_COLOURS
+from arcvq.analysis.figures.training import smooth
+from arcvq.errors import ArcvqError
+
+# A figure that matplotlib warns about is a figure that somebody will see broken.
+pytestmark = pytest.mark.filterwarnings("error::UserWarning", "error::RuntimeWarning")
+
+Drawing = Callable[[Sequence[RunHistory]], Figure]
+
+DRAWINGS: list[Drawing] = [
+    analysis.usage_over_time,
+    analysis.quality_over_time,
+    analysis.loss_curves,
+    analysis.norm_histograms,
+    analysis.pairwise_distances,
+    analysis.codebook_map,
+    analysis.code_frequency,
+]
+
+
+def with_codebook(folder: Path, codebook: torch.Tensor, counts: torch.Tensor) -> RunHistory:
+    """A bare run: one snapshot, nothing logged."""
+    (folder / "codebooks").mkdir(parents=True)
+    (folder / "config.yaml").write_text("system: vq-vae\n", encoding="utf-8")
+    (folder / "metrics.jsonl").write_text("", encoding="utf-8")
+    save_file({"codebook": codebook, "counts": counts}, folder / "codebooks" / "step-00000000.safetensors")
+    return RunHistory.load(folder)
+
+
+def test_usage_over_time_ends_at_the_measured_usage(collapsed: RunHistory, healthy: RunHistory) -> None:
+    usage, perplexity = analysis.usage_over_time([collapsed, healthy]).axes
+    assert [line.get_label() for line in usage.lines] == ["vq-vae", "arcvq-vae"]
+    assert [line.get_ydata()[-1] for line in usage.lines] == pytest.approx([100 * 9 / 96, 100 * 90 / 96])
+    assert [line.get_xdata()[0] for line in usage.lines] == [0, 0]
+    expected = [run.last_snapshot.perplexity for run in (collapsed, healthy)]
+    assert [line.get_ydata()[-1] for line in perplexity.lines] == pytest.approx(expected)
+
+
+def test_each_run_keeps_its_colour(collapsed: RunHistory, healthy: RunHistory) -> None:
+    runs = [collapsed, healthy]
+    usage = analysis.usage_over_time(runs).axes[0]
+    frequency = analysis.code_frequency(runs).axes[0]
+    assert [line.get_color() for line in usage.lines] == list(RUN_COLOURS[:2])
+    assert frequency.lines[0].get_color() == RUN_COLOURS[0]
+    used = analysis.codebook_map(runs).axes[1].collections[1]
+    assert to_rgba(used.get_facecolor()[0])[:3] == to_rgba(RUN_COLOURS[1])[:3]
+
+
+def test_quality_over_time_draws_the_logged_values(healthy: RunHistory) -> None:
+    psnr, error = analysis.quality_over_time([healthy]).axes
+    assert psnr.lines[0].get_ydata()[-1] == pytest.approx(21.0 + np.log(400))
+    assert error.lines[0].get_ydata()[-1] == pytest.approx(0.15 / np.log(400))
+
+
+def test_loss_curves_have_a_panel_per_term_on_a_log_scale(collapsed: RunHistory, healthy: RunHistory) -> None:
+    axes = analysis.loss_curves([collapsed, healthy]).axes
+    panels = {one.get_title(loc="left"): one for one in axes if one.get_title(loc="left")}
+    assert list(panels) == ["total", "reconstruction", "codebook", "commitment", "ArcLoss"]
+    assert {panel.get_yscale() for panel in panels.values()} == {"log"}
+    raw, smoothed = panels["reconstruction"].lines[:2]
+    assert raw.get_alpha() < 1
+    assert raw.get_ydata()[10] == collapsed.train_series("reconstruction").values[10]
+    assert np.diff(smoothed.get_ydata()).std() < np.diff(raw.get_ydata()).std()
+
+
+def test_smoothing_keeps_a_constant_and_the_length() -> None:
+    assert smooth(np.full(9, 2.5), 5).tolist() == [2.5] * 9
+    assert smooth(np.arange(5.0), 3).tolist() == [0.5, 1.0, 2.0, 3.0, 3.5]
+    assert smooth(np.arange(3.0), 1).tolist() == [0.0, 1.0, 2.0]
+
+
+def test_norm_histograms_count_used_and_unused_apart(collapsed: RunHistory, healthy: RunHistory) -> None:
+    axes = analysis.norm_histograms([collapsed, healthy]).axes
+    titles = [one.get_title(loc="left") for one in axes]
+    assert titles == ["vq-vae, step 40", "vq-vae, step 400", "arcvq-vae, step 40", "arcvq-vae, step 400"]
+    labels = [text.get_text() for text in axes[1].get_legend().get_texts()]
+    assert labels == ["87 unused", "9 used"]
+    labels = [text.get_text() for text in axes[3].get_legend().get_texts()]
+    assert labels == ["6 unused", "90 used", "ball radius 1.13"]
+    bars = [patch.get_height() for patch in axes[1].patches if hasattr(patch, "get_height")]
+    assert sum(bars) == 96
+    radius = [line.get_xdata()[0] for line in axes[3].lines]
+    assert radius == pytest.approx([np.exp(0.12)])
+    assert axes[0].get_xscale() == "log"  # 0.01 to 4
+
+
+def test_norm_histograms_of_similar_lengths_stay_linear(healthy: RunHistory) -> None:
+    assert analysis.norm_histograms([healthy]).axes[0].get_xscale() == "linear"
+
+
+def test_pairwise_distances_are_the_true_ones_in_order_of_use(collapsed: RunHistory, healthy: RunHistory) -> None:
+    figure = analysis.pairwise_distances([collapsed, healthy])
+    drawn = np.asarray(figure.axes[0].images[0].get_array())
+    snapshot = collapsed.last_snapshot
+    order = np.argsort(-snapshot.counts, kind="stable")
+    codes = torch.from_numpy(snapshot.codebook[order])
+    np.testing.assert_allclose(drawn, torch.cdist(codes, codes).numpy(), atol=1e-6)
+    assert np.all(np.diag(drawn) == 0)
+    first, second = (axes.images[0].get_clim() for axes in figure.axes[:2])
+    assert first == second
+    # The used codes end at the dashed line.
+    assert figure.axes[0].lines[0].get_ydata()[0] == 8.5
+    assert figure.axes[0].get_xlabel() == "all 96 codes, by use"
+
+
+def test_large_codebooks_are_sampled_and_say_so(healthy: RunHistory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distances, "DISTANCE_LIMIT", 40)
+    monkeypatch.setattr(embedding, "MAP_LIMIT", 30)
+    axes = analysis.pairwise_distances([healthy]).axes[0]
+    assert axes.images[0].get_array().shape == (40, 40)
+    assert axes.get_xlabel() == "40 of 96 codes, by use"
+    axes = analysis.codebook_map([healthy]).axes[0]
+    assert sum(len(marks.get_offsets()) for marks in axes.collections) == 30
+    assert "30 of 96 codes" in axes.get_xlabel()
+
+
+def test_codebook_map_marks_used_and_unused_apart(collapsed: RunHistory, healthy: RunHistory) -> None:
+    axes = analysis.codebook_map([collapsed, healthy]).axes[0]
+    unused, used = axes.collections
+    assert (len(unused.get_offsets()), len(used.get_offsets())) == (87, 9)
+    assert (unused.get_label(), used.get_label()) == ("unused (87)", "used (9)")
+    sizes, counts = used.get_sizes(), collapsed.last_snapshot.counts[collapsed.last_snapshot.used]
+    assert np.argmax(sizes) == np.argmax(counts)
+    assert axes.get_xlabel().startswith("t-SNE")
+
+
+def test_the_map_is_the_same_every_time(healthy: RunHistory) -> None:
+    codes = healthy.last_snapshot.codebook
+    first, second = embed(codes)[0], embed(codes)[0]
+    assert np.array_equal(first, second)
+
+
+def test_few_or_equal_codes_are_projected_linearly() -> None:
+    points, method = embed(np.eye(5, 3))
+    assert (method, points.shape) == ("PCA", (5, 2))
+    points, method = embed(np.ones((64, 4)))
+    assert method == "PCA"
+    assert np.array_equal(points, np.zeros((64, 2)))
+    points, method = embed(np.arange(4.0)[:, None])
+    assert np.ptp(points[:, 0]) == pytest.approx(3.0)
+
+
+def test_tsne_of_tiny_codes_is_finite() -> None:
+    codes = np.random.default_rng(0).uniform(-1e-9, 1e-9, (12, 4))
+    points, method = embed(codes)
+    assert method == "t-SNE"
+    assert np.isfinite(points).all()
+
+
+def test_code_frequency_is_sorted_and_ends_with_the_used_codes(collapsed: RunHistory, healthy: RunHistory) -> None:
+    axes = analysis.code_frequency([collapsed, healthy]).axes[0]
+    curve = axes.lines[0].get_ydata()
+    assert curve.tolist() == sorted(collapsed.last_snapshot.counts[collapsed.last_snapshot.used].tolist(), reverse=True)
+    assert axes.get_yscale() == "log"
+    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert labels[:2] == ["vq-vae: 9 of 96 codes used", "arcvq-vae: 90 of 96 codes used"]
+    assert labels[2].startswith("perfectly even use")
+
+
+def test_reconstruction_grid_shows_the_pictures(pictures: tuple[torch.Tensor, dict[str, torch.Tensor]]) -> None:
+    originals, reconstructions = pictures
+    figure = analysis.reconstruction_grid(originals, reconstructions)
+    assert len(figure.axes) == 3 * 8
+    assert [figure.axes[row * 8].get_ylabel() for row in range(3)] == ["original", "vq-vae", "arcvq-vae"]
+    shown = np.asarray(figure.axes[8].images[0].get_array())
+    expected = reconstructions["vq-vae"][0].permute(1, 2, 0).double().numpy() / 255
+    np.testing.assert_array_equal(shown, expected)
+
+
+def test_reconstruction_grid_with_tokens_and_grey_images() -> None:
+    images = torch.zeros(2, 1, 8, 8, dtype=torch.uint8)
+    tokens = torch.tensor([[[0, 1], [1, 0]], [[2, 2], [2, 2]]])
+    figure = analysis.reconstruction_grid(images, {"a": images}, tokens={"a": tokens})
+    assert figure.axes[4].get_ylabel() == "its tokens"
+    first, second = (np.asarray(axes.images[0].get_array()) for axes in figure.axes[4:6])
+    assert np.array_equal(first[0, 0], first[1, 1])
+    assert not np.array_equal(first[0, 0], first[0, 1])
+    assert len(np.unique(second.reshape(-1, 3), axis=0)) == 1
+
+
+@pytest.mark.parametrize(
+    ("originals", "reconstruction", "tokens", "expected"),
+    [
+        (torch.zeros(2, 3, 8, 8), torch.zeros(2, 3, 8, 8), None, "originals: expected at least one uint8 image"),
+        (torch.zeros(0, 3, 8, 8).byte(), torch.zeros(0, 3, 8, 8).byte(), None, "originals: expected at least one"),
+        (
+            torch.zeros(2, 3, 8, 8).byte(),
+            torch.zeros(2, 2, 8, 8).byte(),
+            None,
+            "reconstructions of a: expected at least",
+        ),
+        (torch.zeros(2, 3, 8, 8).byte(), torch.zeros(2, 3, 4, 4).byte(), None, "found (2, 3, 4, 4)"),
+        (torch.zeros(2, 3, 8, 8).byte(), torch.zeros(2, 3, 8, 8).byte(), torch.zeros(3, 2, 2), "tokens of a"),
+    ],
+)
+def test_wrong_pictures_are_named(
+    originals: torch.Tensor, reconstruction: torch.Tensor, tokens: torch.Tensor | None, expected: str
+) -> None:
+    given = None if tokens is None else {"a": tokens}
+    with pytest.raises(ArcvqError) as raised:
+        analysis.reconstruction_grid(originals, {"a": reconstruction}, tokens=given)
+    assert expected in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_code_wall_lights_the_used_codes(collapsed: RunHistory) -> None:
+    cells = code_wall(collapsed.last_snapshot, "#D55E00").reshape(-1, 4)
+    lit = np.isclose(cells[:, :3], to_rgba("#D55E00")[:3]).all(axis=1)
+    assert np.array_equal(lit[:96], collapsed.last_snapshot.used)
+    assert not cells[96:].any()  # the rest of the last row stays clear
+    assert render_wall(collapsed.last_snapshot, "#D55E00").startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("drawing", DRAWINGS)
+@pytest.mark.parametrize(
+    ("codebook", "counts"),
+    [
+        pytest.param(torch.full((12, 4), float("nan")), torch.arange(12), id="every code is NaN"),
+        pytest.param(
+            torch.cat([torch.randn(20, 4), torch.full((1, 4), float("inf"))]), torch.arange(21), id="one infinite"
+        ),
+        pytest.param(torch.zeros(16, 4), torch.zeros(16, dtype=torch.int64), id="all zero, no tokens"),
+        pytest.param(torch.ones(1, 1), torch.tensor([5]), id="one code"),
+    ],
+)
+def test_broken_codebooks_still_get_their_figures(
+    drawing: Drawing, codebook: torch.Tensor, counts: torch.Tensor, tmp_path: Path
+) -> None:
+    run = with_codebook(tmp_path / "run", codebook, counts)
+    assert analysis.render_png(drawing([run]), 40).startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_any_number_of_runs_fits(healthy: RunHistory, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedding, "MAP_LIMIT", 9)  # a small map: t-SNE has its own tests
+    for drawing in DRAWINGS:
+        assert analysis.render_png(drawing([healthy] * count), 30).startswith(b"\x89PNG")
+
+
+def test_figures_leave_matplotlib_as_they_found_it(healthy: RunHistory) -> None:
+    before = dict(matplotlib.rcParams)
+    first = analysis.render_png(analysis.code_frequency([healthy]), 50)
+    second = analysis.render_png(analysis.code_frequency([healthy]), 50)
+    assert dict(matplotlib.rcParams) == before
+    assert first == second
+
+
+def test_importing_the_package_stays_light_and_on_its_side() -> None:
+    """No pyplot (global state), no scikit-learn (slow), nothing of the layers above."""
+    code = "import sys, arcvq.analysis; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    for name in ("matplotlib.pyplot", "sklearn", "arcvq.training", "arcvq.systems", "arcvq.cli"):
+        assert name not in loaded

@@ -1,0 +1,190 @@
+"""Reading run folders: the numbers come back, and every way to be wrong has its line."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from arcvq.analysis import RunHistory
+from arcvq.analysis.snapshot import evenly_spaced
+from arcvq.errors import ArcvqError
+
+
+@pytest.fixture
+def folder(collapsed: RunHistory, tmp_path: Path) -> Path:
+    """A copy of the collapsed run that a test may damage."""
+    return Path(shutil.copytree(collapsed.path, tmp_path / "run"))
+
+
+def one_line(raised: pytest.ExceptionInfo[ArcvqError]) -> str:
+    message = str(raised.value)
+    assert "\n" not in message
+    return message
+
+
+def test_loads_what_was_written(collapsed: RunHistory) -> None:
+    assert (collapsed.name, collapsed.system) == ("vq-vae", "vq-vae")
+    assert collapsed.config["quantizer"]["codebook_size"] == 96
+    assert len(collapsed.train) == 400
+    assert collapsed.evaluation_series("usage").steps.tolist() == [40, 100, 200, 400]
+    assert [snapshot.step for snapshot in collapsed.snapshots] == [0, 1, 4, 16, 40, 100, 200, 400]
+    assert collapsed.last_snapshot.used_count == 9
+    assert collapsed.last_snapshot.codebook.shape == (96, 8)
+    assert collapsed.last_step == 400
+    result = collapsed.results["exact"]
+    assert result.metrics["psnr"] == 22.1
+    assert result.missing == {"rfid": "the Inception weights are not on this machine"}
+    assert (result.protocol_hash, result.images) == ("abc123def456", 512)
+
+
+def test_a_name_can_be_given(collapsed: RunHistory) -> None:
+    assert RunHistory.load(collapsed.path, name="seed 2").name == "seed 2"
+
+
+def test_early_snapshot_is_within_the_first_tenth(collapsed: RunHistory) -> None:
+    assert collapsed.early_snapshot.step == 40
+
+
+def test_early_snapshot_is_the_start_when_nothing_else_was_kept(folder: Path) -> None:
+    for path in (folder / "codebooks").glob("step-*.safetensors"):
+        if "00000000" not in path.name:
+            path.unlink()
+    assert RunHistory.load(folder).early_snapshot.step == 0
+
+
+def test_ball_radius_is_the_nearest_logged_one(collapsed: RunHistory, healthy: RunHistory) -> None:
+    assert collapsed.ball_radius_at(400) is None
+    assert healthy.ball_radius_at(0) == pytest.approx(np.exp(3e-4))
+    assert healthy.ball_radius_at(400) == pytest.approx(np.exp(0.12))
+
+
+def test_usage_series_joins_snapshots_and_evaluations(collapsed: RunHistory) -> None:
+    usage = collapsed.usage_series()
+    assert usage.steps.tolist() == [0, 1, 4, 16, 40, 100, 200, 400]
+    assert usage.values[-1] == pytest.approx(9 / 96)
+
+
+def test_perplexity_of_even_use_is_the_number_of_codes(folder: Path) -> None:
+    path = folder / "codebooks" / "step-00000400.safetensors"
+    save_file({"codebook": torch.randn(5, 2), "counts": torch.tensor([7, 7, 0, 7, 7])}, path)
+    assert RunHistory.load(folder).last_snapshot.perplexity == pytest.approx(4.0)
+
+
+def test_snapshots_are_read_only_when_asked_for(folder: Path) -> None:
+    (folder / "codebooks" / "step-00000016.safetensors").write_bytes(b"torn")
+    history = RunHistory.load(folder)
+    assert history.last_snapshot.size == 96
+    with pytest.raises(ArcvqError) as raised:
+        _ = history.snapshots[3].counts
+    assert "step-00000016.safetensors: not a readable codebook snapshot" in one_line(raised)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "expected"),
+    [
+        ({"codebook": torch.zeros(4, 2)}, "no tensor called counts"),
+        ({"codebook": torch.zeros(4), "counts": torch.zeros(4, dtype=torch.int64)}, "codebook must be (K, D)"),
+        ({"codebook": torch.zeros(4, 2), "counts": torch.zeros(3, dtype=torch.int64)}, "(4, 2) and 3 counts"),
+        ({"codebook": torch.zeros(2, 2), "counts": torch.tensor([1, -1])}, "none negative"),
+        ({"codebook": torch.zeros(2, 2), "counts": torch.zeros(2)}, "whole numbers"),
+        ({"codebook": torch.zeros(0, 2), "counts": torch.zeros(0, dtype=torch.int64)}, "found shape (0,)"),
+    ],
+)
+def test_wrong_snapshots_are_named(folder: Path, tensors: dict[str, torch.Tensor], expected: str) -> None:
+    save_file(tensors, folder / "codebooks" / "step-00000400.safetensors")
+    with pytest.raises(ArcvqError) as raised:
+        _ = RunHistory.load(folder).last_snapshot.codebook
+    assert expected in one_line(raised)
+
+
+def test_missing_folder(tmp_path: Path) -> None:
+    with pytest.raises(ArcvqError) as raised:
+        RunHistory.load(tmp_path / "nowhere")
+    assert "nowhere: no such folder" in one_line(raised)
+
+
+@pytest.mark.parametrize("needed", ["config.yaml", "metrics.jsonl"])
+def test_a_folder_that_is_no_run(folder: Path, needed: str) -> None:
+    (folder / needed).unlink()
+    with pytest.raises(ArcvqError) as raised:
+        RunHistory.load(folder)
+    assert f"not a run folder, it has no {needed}" in one_line(raised)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("a: [1", "not readable as YAML"), ("- 1", "`system`"), ("data: {}", "`system`")]
+)
+def test_wrong_config(folder: Path, text: str, expected: str) -> None:
+    (folder / "config.yaml").write_text(text, encoding="utf-8")
+    with pytest.raises(ArcvqError) as raised:
+        RunHistory.load(folder)
+    assert expected in one_line(raised)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ('{"kind": "train", "st', "not a JSON object"),
+        ("[1, 2]", "expected an object with the key `kind`"),
+        ('{"step": 3}', "expected an object with the key `kind`"),
+        ('{"kind": "train", "step": "3"}', "expected a whole `step` of 0 or more, found '3'"),
+        ('{"kind": "train", "step": -1}', "expected a whole `step` of 0 or more, found -1"),
+    ],
+)
+def test_a_corrupt_line_is_named_by_file_and_number(folder: Path, line: str, expected: str) -> None:
+    path = folder / "metrics.jsonl"
+    lines = path.read_text(encoding="utf-8").splitlines()
+    path.write_text("\n".join([*lines[:2], line, *lines[2:]]) + "\n", encoding="utf-8")
+    with pytest.raises(ArcvqError) as raised:
+        RunHistory.load(folder)
+    message = one_line(raised)
+    assert f"{path}:3: " in message
+    assert expected in message
+
+
+def test_metrics_that_are_no_text(folder: Path) -> None:
+    (folder / "metrics.jsonl").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ArcvqError) as raised:
+        RunHistory.load(folder)
+    assert "not readable as text" in one_line(raised)
+
+
+def test_blank_lines_and_unknown_kinds_are_passed_over(folder: Path) -> None:
+    with (folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        file.write('\n{"kind": "resumed", "step": 400}\n')
+    assert len(RunHistory.load(folder).train) == 400
+
+
+def test_no_snapshots(folder: Path) -> None:
+    shutil.rmtree(folder / "codebooks")
+    with pytest.raises(ArcvqError) as raised:
+        RunHistory.load(folder)
+    assert "no codebook snapshots" in one_line(raised)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("{", "not readable as JSON"), ("[]", "expected metrics"), ('{"metrics": {}}', "expected metrics")],
+)
+def test_wrong_evaluation_file(folder: Path, text: str, expected: str) -> None:
+    (folder / "evaluation-exact.json").write_text(text, encoding="utf-8")
+    with pytest.raises(ArcvqError) as raised:
+        RunHistory.load(folder)
+    assert expected in one_line(raised)
+
+
+def test_a_metric_that_is_not_finite_counts_as_missing(folder: Path) -> None:
+    content = {"metrics": {"psnr": float("nan"), "l1": 0.1}, "missing": {}, "protocol": "exact"}
+    (folder / "evaluation-exact.json").write_text(json.dumps(content), encoding="utf-8")
+    result = RunHistory.load(folder).results["exact"]
+    assert dict(result.metrics) == {"l1": 0.1}
+    assert result.missing == {"psnr": "measured as nan"}
+
+
+def test_evenly_spaced_keeps_both_ends() -> None:
+    assert evenly_spaced(np.arange(10), 4).tolist() == [0, 3, 6, 9]
+    assert evenly_spaced(np.arange(3), 4).tolist() == [0, 1, 2]

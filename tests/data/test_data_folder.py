@@ -1,0 +1,150 @@
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from arcvq.data import FolderImages, Images, InMemoryImages, batches, folder, load_images, write_png
+from arcvq.errors import ArcvqError
+
+
+def flat_image(path: Path, level: int, size: tuple[int, int] = (8, 8), channels: int = 3) -> None:
+    write_png(path, torch.full((channels, *size), level, dtype=torch.uint8))
+
+
+def levels(images: Images) -> list[int]:
+    """The grey level of each flat image."""
+    return images.gather(torch.arange(len(images)))[:, 0, 0, 0].tolist()
+
+
+def test_every_twentieth_file_is_held_out(tmp_path: Path) -> None:
+    for index in range(45):
+        flat_image(tmp_path / f"{index:02d}.png", index)
+    train = load_images(f"folder:{tmp_path}", split="train")
+    test = load_images(f"folder:{tmp_path}", split="test")
+    assert levels(test) == [19, 39]
+    assert sorted(levels(train) + levels(test)) == list(range(45))
+    assert train.name == f"folder:{tmp_path}"
+    assert train.labels is None
+
+
+def test_few_images_hold_out_the_last(tmp_path: Path) -> None:
+    for index in range(3):
+        flat_image(tmp_path / f"{index}.PNG", index)
+    assert levels(load_images(f"folder:{tmp_path}", split="train")) == [0, 1]
+    assert levels(load_images(f"folder:{tmp_path}", split="test")) == [2]
+
+
+def test_a_single_image_cannot_be_split(tmp_path: Path) -> None:
+    flat_image(tmp_path / "only.png", 1)
+    with pytest.raises(ArcvqError, match="leaves no image for the train split; it needs at least 2"):
+        load_images(f"folder:{tmp_path}", split="train")
+
+
+@pytest.mark.parametrize("held_out", ["test", "val"])
+def test_split_folders_and_labels(tmp_path: Path, held_out: str) -> None:
+    flat_image(tmp_path / "train" / "cat" / "deep" / "a.png", 1)
+    flat_image(tmp_path / "train" / "dog" / "b.png", 2)
+    flat_image(tmp_path / held_out / "dog" / "c.png", 3)
+    train = load_images(f"folder:{tmp_path}", split="train")
+    test = load_images(f"folder:{tmp_path}", split="test")
+    assert levels(train) == [1, 2]
+    assert levels(test) == [3]
+    assert train.labels is not None
+    assert train.labels.tolist() == [0, 1]
+    assert test.labels is not None
+    assert test.labels.tolist() == [1]  # dog is class 1 in both
+
+
+def test_greyscale_only_when_all_are(tmp_path: Path) -> None:
+    flat_image(tmp_path / "a.png", 1, channels=1)
+    flat_image(tmp_path / "b.png", 2, channels=1)
+    assert load_images(f"folder:{tmp_path}", split="train").channels == 1
+    flat_image(tmp_path / "c.png", 3, channels=3)
+    assert load_images(f"folder:{tmp_path}", split="train").channels == 3
+
+
+def test_all_formats(tmp_path: Path) -> None:
+    for index, suffix in enumerate(["jpg", "JPEG", "png", "webp", "bmp"]):
+        Image.new("RGB", (8, 8), (100, 100, 100)).save(tmp_path / f"{index}.{suffix}")
+    (tmp_path / "notes.txt").write_text("not an image")
+    (tmp_path / "._0.jpg").write_bytes(b"left by a file manager")
+    assert len(load_images(f"folder:{tmp_path}", split="train")) == 4
+
+
+def test_sizes_must_agree_or_be_given(tmp_path: Path) -> None:
+    flat_image(tmp_path / "a.png", 1)
+    flat_image(tmp_path / "b.png", 2, size=(10, 12))
+    with pytest.raises(ArcvqError, match=r"a\.png is 8x8, b\.png is 12x10\); give an image_size"):
+        load_images(f"folder:{tmp_path}", split="train")
+    images = load_images(f"folder:{tmp_path}", split="test", image_size=6)
+    assert (images.height, images.width) == (6, 6)
+    assert levels(images) == [2]
+
+
+def test_failures_are_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ArcvqError, match=r"no such folder: .*absent"):
+        load_images(f"folder:{tmp_path / 'absent'}", split="train")
+    with pytest.raises(ArcvqError, match=r"no images in .*; expected files ending in \.bmp, \.jpeg"):
+        load_images(f"folder:{tmp_path}", split="train")
+    flat_image(tmp_path / "a.png", 1, size=(64, 64))
+    flat_image(tmp_path / "b.png", 2, size=(64, 64))
+    content = (tmp_path / "a.png").read_bytes()
+    (tmp_path / "a.png").write_bytes(content[: len(content) // 2])
+    with pytest.raises(ArcvqError, match=r"cannot read the image .*a\.png"):
+        load_images(f"folder:{tmp_path}", split="train", image_size=8)
+    (tmp_path / "a.png").write_text("nothing")
+    with pytest.raises(ArcvqError, match=r"cannot read the image .*a\.png"):
+        load_images(f"folder:{tmp_path}", split="train")
+    with pytest.raises(ArcvqError, match="image_size is -1"):
+        load_images(f"folder:{tmp_path}", split="train", image_size=-1)
+
+
+def test_limit_spreads_over_the_classes(tmp_path: Path) -> None:
+    for index in range(8):
+        flat_image(tmp_path / "train" / str(index // 4) / f"{index}.png", index)
+    flat_image(tmp_path / "test" / "0" / "x.png", 99)
+    images = load_images(f"folder:{tmp_path}", split="train", limit=4)
+    assert levels(images) == [0, 2, 4, 6]
+    assert images.labels is not None
+    assert images.labels.tolist() == [0, 0, 1, 1]
+
+
+def test_large_folder_is_decoded_on_demand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for index in range(30):
+        flat_image(tmp_path / f"{index:02d}.png", index)
+    kept = load_images(f"folder:{tmp_path}", split="train")
+    monkeypatch.setattr(folder, "MEMORY_LIMIT", 100)
+    lazy = load_images(f"folder:{tmp_path}", split="train")
+    assert isinstance(kept, InMemoryImages)
+    assert isinstance(lazy, FolderImages)
+    assert lazy.gather(torch.tensor([], dtype=torch.int64)).shape == (0, 3, 8, 8)
+    assert lazy.pixel_variance() == pytest.approx(kept.pixel_variance(), rel=1e-12)
+    assert len(lazy.to("cpu")) == len(kept)
+    for options in ({}, {"seed": 3}, {"seed": 3, "start": 2}, {"seed": 3, "rank": 1, "world": 2}):
+        from_disk = list(batches(lazy, 8, **options))  # type: ignore[arg-type]
+        from_memory = list(batches(kept, 8, **options))  # type: ignore[arg-type]
+        assert len(from_disk) == len(from_memory)
+        assert all(torch.equal(one, other) for one, other in zip(from_disk, from_memory))
+
+
+def test_error_while_prefetching_reaches_the_caller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for index in range(6):
+        flat_image(tmp_path / f"{index}.png", index)
+    monkeypatch.setattr(folder, "MEMORY_LIMIT", 0)
+    images = load_images(f"folder:{tmp_path}", split="train", image_size=8)
+    (tmp_path / "3.png").write_text("gone bad since")
+    walk = batches(images, 2)
+    assert next(walk)[:, 0, 0, 0].tolist() == [0, 1]
+    with pytest.raises(ArcvqError, match=r"cannot read the image .*3\.png"):
+        next(walk)
+
+
+def test_image_that_changed_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for index in range(3):
+        flat_image(tmp_path / f"{index}.png", index)
+    monkeypatch.setattr(folder, "MEMORY_LIMIT", 0)
+    images = load_images(f"folder:{tmp_path}", split="train")
+    flat_image(tmp_path / "1.png", 1, size=(9, 7))
+    with pytest.raises(ArcvqError, match=r"1\.png is 7x9, the others 8x8; give an image_size"):
+        images.gather(torch.tensor([0, 1]))

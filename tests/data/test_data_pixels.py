@@ -1,0 +1,39 @@
+import pytest
+import torch
+
+from arcvq.data import to_uint8, to_unit
+from arcvq.errors import ArcvqError
+
+LEVELS = torch.arange(256, dtype=torch.uint8)
+
+
+def test_unit_range_and_round_trip() -> None:
+    unit = to_unit(LEVELS)
+    assert unit.dtype == torch.float32
+    assert unit[0] == -1.0
+    assert unit[255] == 1.0
+    assert torch.equal(to_uint8(unit), LEVELS)
+
+
+def test_outside_the_range_is_clamped() -> None:
+    assert to_uint8(torch.tensor([-3.0, 3.0])).tolist() == [0, 255]
+
+
+def test_rounding_modes_differ_where_they_should() -> None:
+    value = torch.tensor([10.7 / 127.5 - 1.0])
+    assert to_uint8(value, "round").item() == 11
+    assert to_uint8(value, "floor").item() == 10
+
+
+def test_floor_loses_at_most_one_level() -> None:
+    lost = LEVELS.int() - to_uint8(to_unit(LEVELS), "floor").int()
+    assert set(lost.tolist()) == {0, 1}
+
+
+def test_wrong_input_is_one_line() -> None:
+    with pytest.raises(ArcvqError, match="unknown rounding 'up'"):
+        to_uint8(torch.zeros(1), "up")  # type: ignore[arg-type]
+    with pytest.raises(ArcvqError, match=r"got torch\.uint8"):
+        to_uint8(LEVELS)
+    with pytest.raises(ArcvqError, match=r"takes uint8 pixels, but got torch\.float32"):
+        to_unit(torch.zeros(1))

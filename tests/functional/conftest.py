@@ -1,0 +1,15 @@
+import pytest
+import torch
+
+from arcvq.functional import chunks
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Force the chunked bodies to walk over many blocks: 40 scores at a time."""
+    monkeypatch.setitem(chunks.ELEMENTS, "cpu", 40)

@@ -1,0 +1,113 @@
+"""Which code a token takes (Eqs. 1 and 9)."""
+
+import float64_oracles as oracle
+import pytest
+import torch
+
+from arcvq import ArcvqError
+from arcvq.functional import assign, chunks, unit
+
+BODIES = ("reference", "chunked")
+METRICS = ("cosine", "euclidean")
+
+
+@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize(
+    ("tokens", "codes"), [(53, 7), (40, 8), (1, 9), (17, 1), (5, 100)], ids=["uneven", "even", "N1", "K1", "K over block"]
+)
+def test_tokens_equal_those_of_the_loop(tokens: int, codes: int, metric: str, body: str, small_blocks: None) -> None:
+    latents, codebook = torch.randn(tokens, 5), torch.randn(codes, 5) * torch.rand(codes, 1) * 3
+    expected = oracle.assign(oracle.rows_of(latents), oracle.rows_of(codebook), metric)
+    result = assign(latents, codebook, metric, body)
+    assert result.dtype == torch.int64
+    assert result.tolist() == expected
+
+
+@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_other_dtypes_give_the_tokens_of_their_exact_values(dtype: torch.dtype, metric: str, body: str) -> None:
+    latents, codebook = torch.randn(50, 6).to(dtype), torch.randn(20, 6).to(dtype)
+    expected = oracle.assign(oracle.rows_of(latents), oracle.rows_of(codebook), metric)
+    assert assign(latents, codebook, metric, body).tolist() == expected
+
+
+@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("metric", METRICS)
+def test_ties_go_to_the_lowest_index(metric: str, body: str, small_blocks: None) -> None:
+    codes = torch.eye(3).repeat(20, 1)  # every direction twenty times
+    latents = torch.eye(3)[torch.tensor([2, 0, 1, 1, 0, 2, 2])]
+    assert assign(latents, codes, metric, body).tolist() == [2, 0, 1, 1, 0, 2, 2]
+    between = torch.tensor([[1.0, 1.0, 0.0], [0.0, 1.0, 1.0]])
+    assert assign(between, codes, metric, body).tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_repeated_rows_of_any_value_tie_to_the_lowest_index(body: str) -> None:
+    codes = torch.randn(513, 64)
+    codes[512], codes[300] = codes[0], codes[7]
+    tokens = assign(torch.cat([torch.randn(2000, 64), codes]), codes, backend=body)
+    assert not torch.isin(tokens, torch.tensor([300, 512])).any()
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_a_latent_without_direction_takes_the_first_code(body: str) -> None:
+    assert assign(torch.zeros(2, 3), torch.randn(4, 3), "cosine", body).tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_a_code_without_direction_is_no_better_than_a_right_angle(body: str) -> None:
+    codebook = torch.tensor([[0.0, 0.0], [1.0, 0.0], [-1.0, 0.0]])
+    latents = torch.tensor([[1.0, 0.1], [-1.0, 0.1]])
+    assert assign(latents, codebook, "cosine", body).tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_cosine_selection_does_not_see_norms(body: str) -> None:
+    latents, codebook = torch.randn(200, 8), torch.randn(30, 8)
+    plain = assign(latents, codebook, "cosine", body)
+    scaled = assign(latents * (torch.rand(200, 1) * 1e4 + 1e-4), codebook * (torch.rand(30, 1) * 1e4 + 1e-4), "cosine", body)
+    assert torch.equal(plain, scaled)
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_cosine_selection_is_the_euclidean_one_between_unit_vectors(body: str) -> None:
+    latents, codebook = torch.randn(200, 8), torch.randn(30, 8)
+    assert torch.equal(
+        assign(latents, codebook, "cosine", body), assign(unit(latents), unit(codebook), "euclidean", body)
+    )
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_the_block_size_does_not_change_a_token(metric: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    latents, codebook = torch.randn(300, 16), torch.randn(64, 16)
+    whole = assign(latents, codebook, metric, "reference")
+    for elements in (1, 64, 1000, 6400, 10**6):
+        monkeypatch.setitem(chunks.ELEMENTS, "cpu", elements)
+        assert torch.equal(assign(latents, codebook, metric, "chunked"), whole)
+
+
+def test_no_latents_give_no_tokens() -> None:
+    for body in BODIES:
+        assert assign(torch.zeros(0, 3), torch.randn(4, 3), backend=body).shape == (0,)
+
+
+def test_tokens_carry_no_gradient() -> None:
+    latents, codebook = torch.randn(5, 3, requires_grad=True), torch.randn(4, 3, requires_grad=True)
+    assert not assign(latents, codebook).requires_grad
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"metric": "manhattan"}, "unknown metric 'manhattan': expected one of cosine, euclidean"),
+        ({"backend": "triton"}, "unknown backend 'triton'"),
+        ({"codebook": torch.zeros(4, 5)}, "latents are 3 wide but the codebook's codes are 5 wide"),
+        ({"codebook": torch.zeros(3)}, "expected latents (N, D) and codebook (K, D)"),
+    ],
+)
+def test_wrong_arguments_are_named(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(ArcvqError) as raised:
+        assign(**{"latents": torch.ones(5, 3), "codebook": torch.ones(4, 3), **arguments})
+    assert message in str(raised.value)

@@ -1,0 +1,111 @@
+"""The entropy term: mean_i H(p_i) − H(mean_i p_i)."""
+
+import math
+
+import float64_oracles as oracle
+import pytest
+import torch
+
+from arcvq import ArcvqError
+from arcvq.functional import chunks, entropy_loss, entropy_statistics
+
+BODIES = ("reference", "chunked")
+METRICS = ("cosine", "euclidean")
+
+
+def loss_of(latents: torch.Tensor, codebook: torch.Tensor, **options: object) -> torch.Tensor:
+    return entropy_loss(*entropy_statistics(latents, codebook, **options), latents.shape[0])
+
+
+@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("metric", METRICS)
+def test_sure_and_balanced_tokens_give_minus_log_k(metric: str, body: str) -> None:
+    codebook = 5 * torch.eye(6)
+    loss = loss_of(codebook.repeat(4, 1), codebook, temperature=0.01, metric=metric, backend=body)
+    assert loss.item() == pytest.approx(-math.log(6), abs=1e-6)
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_tokens_that_share_one_distribution_give_zero(body: str) -> None:
+    latents = torch.randn(1, 4).repeat(12, 1)
+    loss = loss_of(latents, torch.randn(6, 4), temperature=1.0, backend=body)
+    assert loss.item() == pytest.approx(0.0, abs=1e-6)
+
+
+@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("temperature", [0.01, 0.3, 2.0])
+@pytest.mark.parametrize("masked", [False, True])
+def test_both_sums_equal_the_loop(temperature: float, metric: str, body: str, masked: bool, small_blocks: None) -> None:
+    latents, codebook = torch.randn(31, 3, dtype=torch.float64), torch.randn(7, 3, dtype=torch.float64)
+    valid = torch.rand(31) > 0.4 if masked else None
+    total, share = entropy_statistics(latents, codebook, temperature, metric, body, valid)
+    expected_total, expected_share = oracle.entropy(
+        oracle.rows_of(latents), oracle.rows_of(codebook), temperature, metric, valid.tolist() if masked else None
+    )
+    assert total.item() == pytest.approx(expected_total, abs=1e-10)
+    torch.testing.assert_close(share, torch.tensor(expected_share, dtype=torch.float64), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("metric", METRICS)
+def test_gradients_agree_with_finite_differences(metric: str, body: str, small_blocks: None) -> None:
+    latents = torch.randn(11, 3, dtype=torch.float64, requires_grad=True)
+    codebook = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
+    valid = torch.tensor([True] * 8 + [False] * 3)
+
+    def sums(z: torch.Tensor, e: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return entropy_statistics(z, e, 0.7, metric, body, valid)
+
+    assert torch.autograd.gradcheck(sums, (latents, codebook))
+    assert torch.autograd.gradcheck(lambda z, e: entropy_loss(*sums(z, e), 8), (latents, codebook))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize(("tokens", "codes", "elements"), [(53, 7, 70), (20, 1, 3), (16, 8, 64), (5, 30, 10)])
+def test_the_chunked_body_equals_the_reference(
+    tokens: int, codes: int, elements: int, metric: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(chunks.ELEMENTS, "cpu", elements)
+    start, book = torch.randn(tokens, 4).to(dtype), torch.randn(codes, 4).to(dtype)
+    start[0] = 0
+    results = []
+    for body in BODIES:
+        latents, codebook = start.clone().requires_grad_(), book.clone().requires_grad_()
+        loss = loss_of(latents, codebook, temperature=0.2, metric=metric, backend=body)
+        loss.backward()
+        results.append((loss.detach(), latents.grad, codebook.grad))
+    tolerance = 1e-12 if dtype == torch.float64 else 2e-5
+    for value, expected in zip(results[1], results[0]):
+        assert torch.isfinite(value).all()
+        torch.testing.assert_close(value, expected, rtol=2**-7 if dtype == torch.bfloat16 else tolerance, atol=tolerance)
+
+
+def test_shards_add_up_to_the_whole() -> None:
+    latents, codebook = torch.randn(20, 3, dtype=torch.float64), torch.randn(6, 3, dtype=torch.float64)
+    parts = [entropy_statistics(part, codebook, 0.5) for part in latents.split([1, 0, 12, 7])]
+    whole = entropy_statistics(latents, codebook, 0.5)
+    for index in (0, 1):
+        torch.testing.assert_close(sum(part[index] for part in parts), whole[index], rtol=0, atol=1e-12)
+
+
+def test_a_code_that_no_token_considers_gets_a_finite_gradient() -> None:
+    latents = torch.tensor([[1.0, 0.0]] * 4, requires_grad=True)
+    codebook = torch.tensor([[1.0, 0.0], [-100.0, 0.0]], requires_grad=True)
+    loss = loss_of(latents, codebook, temperature=0.01)
+    loss.backward()
+    assert loss.item() == 0.0
+    assert torch.isfinite(latents.grad).all()
+    assert torch.isfinite(codebook.grad).all()
+
+
+@pytest.mark.parametrize("temperature", [0.0, -1.0])
+def test_a_temperature_that_is_not_positive_is_refused(temperature: float) -> None:
+    with pytest.raises(ArcvqError, match="temperature must be positive"):
+        entropy_statistics(torch.ones(3, 2), torch.ones(2, 2), temperature)
+
+
+def test_an_unknown_metric_is_refused() -> None:
+    with pytest.raises(ArcvqError, match="unknown metric 'l2'"):
+        entropy_statistics(torch.ones(3, 2), torch.ones(2, 2), metric="l2")

@@ -1,0 +1,203 @@
+import json
+import math
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from arcvq.data import InMemoryImages, load_images
+from arcvq.errors import ArcvqError
+from arcvq.metrics import METRICS, PAPER, Evaluation, InceptionNetwork, evaluate
+from arcvq.metrics.lpips import untrained_network
+
+QUICK = ["l1", "psnr", "ssim"]
+
+
+@pytest.fixture
+def no_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ARCVQ_WEIGHTS", str(tmp_path))
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+
+
+def toy(count: int = 6, channels: int = 1, side: int = 16) -> InMemoryImages:
+    generator = torch.Generator().manual_seed(0)
+    return InMemoryImages("toy", torch.randint(20, 200, (count, channels, side, side), generator=generator).byte())
+
+
+def identity(images: torch.Tensor) -> tuple[torch.Tensor, None]:
+    return images, None
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 500])
+def test_known_offset(batch_size: int) -> None:
+    result = evaluate(lambda x: (x + 10 / 127.5, None), toy(), metrics=QUICK, batch_size=batch_size)
+    assert result.metrics["l1"] == pytest.approx(10 / 255, rel=1e-5)
+    assert result.metrics["psnr"] == pytest.approx(20 * math.log10(25.5), rel=1e-5)
+    assert 0.9 < result.metrics["ssim"] < 1.0
+    assert (result.images, result.protocol, result.missing, result.counts) == (6, "exact", {}, None)
+
+
+def test_perfect_reconstruction() -> None:
+    assert evaluate(identity, toy(), metrics=QUICK).metrics == pytest.approx({"l1": 0.0, "psnr": 100.0, "ssim": 1.0})
+
+
+def test_psnr_is_the_mean_over_images_not_of_the_mean_error() -> None:
+    offsets = torch.tensor([1.0, 50.0]).view(2, 1, 1, 1) / 127.5
+    result = evaluate(lambda x: (x + offsets, None), toy(2), metrics=["psnr"])
+    assert result.metrics["psnr"] == pytest.approx((20 * math.log10(255) + 20 * math.log10(5.1)) / 2, rel=1e-5)
+
+
+def test_paper_protocol_changes_the_numbers() -> None:
+    def noisy(x: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return x + 0.1 * torch.sin(37.0 * x), None
+
+    images = toy(channels=3, side=32)
+    exact, paper = (evaluate(noisy, images, protocol=name, metrics=QUICK) for name in ("exact", "paper"))
+    assert exact.metrics["l1"] != pytest.approx(paper.metrics["l1"], rel=1e-3)
+    assert (paper.protocol, paper.protocol_hash) == ("paper", PAPER.hash)
+    assert evaluate(noisy, images, protocol=PAPER, metrics=QUICK).metrics == paper.metrics
+
+
+def test_floor_of_the_paper_protocol_reaches_both_sides() -> None:
+    # 8-bit originals that pass unchanged are floored alike on both sides, so nothing differs even then.
+    assert evaluate(identity, toy(), protocol="paper", metrics=QUICK).metrics["l1"] == 0.0
+
+
+def test_tokens_and_geometry(no_weights: None) -> None:
+    tokens = torch.tensor([[0, 0, 1], [2, 2, -1]])  # one position is padding
+    codebook = torch.diag(torch.tensor([1.0, 2.0, 3.0, 10.0]))
+    result = evaluate(lambda x: (x, tokens), toy(2), codebook=codebook)
+    found = result.metrics
+    assert result.counts is not None
+    assert result.counts.tolist() == [2, 1, 2, 0]
+    assert found["usage"] == 0.75
+    assert found["tokens_per_image"] == 2.5
+    assert found["tokens_per_code"] == 1.25
+    assert found["bits_per_image"] == 5.0
+    assert found["perplexity"] == pytest.approx(math.exp(-(0.8 * math.log(0.4) + 0.2 * math.log(0.2))))
+    assert (found["coverage_50"], found["coverage_90"], found["coverage_99"]) == (2, 3, 3)
+    assert found["uniformity"] == pytest.approx(-4.0)
+    assert found["norm_mean"] == 4.0
+    assert found["norm_mean_used"] == 2.0
+
+
+def test_codebook_size_without_codes() -> None:
+    tokens = torch.tensor([[[3, 1]], [[3, 3]]])
+    with_size = evaluate(
+        lambda x: (x, tokens), toy(2), codebook_size=8, metrics=["usage", "bits_per_image", "geometry"]
+    )
+    assert with_size.metrics == {"usage": 0.25, "bits_per_image": 6.0}
+    assert with_size.missing == {"geometry": "the model has no codebook of vectors"}
+    without = evaluate(lambda x: (x, tokens), toy(2), metrics=["usage", "perplexity"])
+    assert "pass codebook or codebook_size" in without.missing["usage"]
+    assert without.counts is not None
+    assert without.counts.tolist() == [0, 1, 0, 3]
+    assert without.metrics == pytest.approx({"perplexity": math.exp(-(0.25 * math.log(0.25) + 0.75 * math.log(0.75)))})
+
+
+def test_counts_grow_over_batches_when_the_size_is_unknown() -> None:
+    calls = iter([torch.tensor([[1]]), torch.tensor([[4]]), torch.tensor([[0]])])
+    result = evaluate(lambda x: (x, next(calls)), toy(3), batch_size=1, metrics=["perplexity"])
+    assert result.counts is not None
+    assert result.counts.tolist() == [1, 1, 0, 0, 1]
+
+
+def test_missing_weights_are_reasons_not_numbers(no_weights: None) -> None:
+    result = evaluate(identity, toy())
+    assert "torchvision.models.vgg16" in result.missing["lpips"]
+    assert "ARCVQ_WEIGHTS" in result.missing["rfid"]
+    assert result.missing["usage"] == "the model gave no tokens"
+    assert set(result.metrics) == {"l1", "psnr", "ssim"}
+    plain = json.loads(json.dumps(result.to_json(), allow_nan=False))
+    assert plain["missing"] == result.missing
+    assert plain["metrics"] == result.metrics
+    assert (plain["images"], plain["protocol"], plain["protocol_hash"]) == (6, "exact", result.protocol_hash)
+    assert plain["seconds"] > 0
+
+
+def test_small_images_and_small_sets_leave_metrics_out() -> None:
+    result = evaluate(identity, toy(1, side=10), metrics=["l1", "ssim", "lpips", "rfid"])
+    assert set(result.metrics) == {"l1"}
+    assert "at least 11 pixels" in result.missing["ssim"]
+    assert "at least 16 pixels" in result.missing["lpips"]
+    assert "at least 2 images" in result.missing["rfid"]
+
+
+def test_networks_take_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random networks: an equal reconstruction is at distance 0, another is not."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        inception = {key: value for key, value in InceptionNetwork().state_dict().items() if "tracked" not in key}
+        slices = untrained_network("vgg").get_submodule("net").state_dict()
+    save_file(inception, tmp_path / "inception-2015-12-05.safetensors")
+    save_file({key.split(".", 1)[1]: value for key, value in slices.items()}, tmp_path / "vgg16-features.safetensors")
+    monkeypatch.setenv("ARCVQ_WEIGHTS", str(tmp_path))
+    images = toy(2, side=16)
+    same = evaluate(identity, images, metrics=["lpips", "rfid"], protocol="paper")
+    other = evaluate(lambda x: (-x, None), images, metrics=["lpips", "rfid"])
+    assert same.metrics["lpips"] == 0.0
+    assert same.metrics["rfid"] == pytest.approx(0.0, abs=1e-3)
+    assert other.metrics["lpips"] > 0.01
+    assert other.metrics["rfid"] > 10 * same.metrics["rfid"]
+
+
+def test_progress_sees_every_batch() -> None:
+    seen: list[tuple[int, int]] = []
+    evaluate(identity, toy(5), metrics=["l1"], batch_size=2, progress=lambda done, total: seen.append((done, total)))
+    assert seen == [(2, 5), (4, 5), (5, 5)]
+
+
+def test_nothing_is_learned_while_measuring() -> None:
+    weight = torch.ones((), requires_grad=True)
+    seen: list[bool] = []
+
+    def reconstruct(x: torch.Tensor) -> tuple[torch.Tensor, None]:
+        seen.append((weight * x).requires_grad)
+        return weight * x, None
+
+    random_state = torch.get_rng_state()
+    evaluate(reconstruct, toy(), metrics=QUICK)
+    assert seen == [False]
+    assert torch.equal(torch.get_rng_state(), random_state)
+
+
+def test_two_thousand_small_images_take_seconds() -> None:
+    images = load_images("sample", split="test")
+    started = time.perf_counter()
+    result = evaluate(
+        lambda x: (0.9 * x, torch.zeros(len(x), 7, 7, dtype=torch.int64)),
+        images,
+        codebook=torch.randn(512, 64, generator=torch.Generator().manual_seed(0)),
+        metrics=[name for name in METRICS if name not in ("lpips", "rfid")],
+    )
+    assert time.perf_counter() - started < 15.0
+    assert isinstance(result, Evaluation)
+    assert result.counts is not None
+    assert int(result.counts.sum()) == 2_000 * 49
+
+
+@pytest.mark.parametrize(
+    ("reconstruct", "line"),
+    [
+        (lambda x: (x * float("nan"), None), "values that are not finite"),
+        (lambda x: (x / 0.0, None), "values that are not finite"),
+        (lambda x: (x[:, :, :-1], None), r"shape \(6, 1, 15, 16\), but the images have \(6, 1, 16, 16\)"),
+        (lambda x: (x, torch.tensor([4])), "tokens must lie in 0 to 3, or be -1 for padding, but go from 4 to 4"),
+        (lambda x: (x, torch.tensor([-2])), "go from -2 to -2"),
+        (lambda x: (x, torch.tensor([0.5])), r"tokens are whole numbers, but reconstruct returned torch\.float32"),
+    ],
+)
+def test_wrong_models(reconstruct: object, line: str) -> None:
+    with pytest.raises(ArcvqError, match=line):
+        evaluate(reconstruct, toy(), metrics=["l1"], codebook_size=4)  # type: ignore[arg-type]
+
+
+def test_wrong_arguments() -> None:
+    with pytest.raises(ArcvqError, match="unknown metric 'fid'; choose from l1, psnr"):
+        evaluate(identity, toy(), metrics=["fid"])
+    with pytest.raises(ArcvqError, match="unknown protocol 'quick'"):
+        evaluate(identity, toy(), protocol="quick")
+    with pytest.raises(ArcvqError, match="toy has no images to evaluate on"):
+        evaluate(identity, toy(0))

@@ -1,0 +1,143 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.linalg
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from safetensors.torch import save_file
+from torch_fidelity.feature_extractor_inceptionv3 import FeatureExtractorInceptionV3
+
+from arcvq.errors import ArcvqError
+from arcvq.metrics import (
+    FeatureStatistics,
+    InceptionNetwork,
+    MissingWeights,
+    fid_features,
+    fid_network,
+    frechet_distance,
+)
+from arcvq.metrics.fid import fid_input
+
+
+def statistics(mean: torch.Tensor, covariance: torch.Tensor, count: int = 1000) -> FeatureStatistics:
+    """The statistics that `count` features of exactly this mean and sample covariance would leave."""
+    result = FeatureStatistics(len(mean))
+    result.count = count
+    result.total = count * mean
+    result.products = (count - 1) * covariance + count * torch.outer(mean, mean)
+    return result
+
+
+def test_closed_forms() -> None:
+    width = 12
+    zero, identity = torch.zeros(width, dtype=torch.float64), torch.eye(width, dtype=torch.float64)
+    mean = torch.linspace(-1, 2, width, dtype=torch.float64)
+    standard = statistics(zero, identity)
+    assert frechet_distance(standard, statistics(mean, identity)) == pytest.approx(float(mean.square().sum()))
+    assert frechet_distance(standard, statistics(zero, 0.49 * identity)) == pytest.approx(width * (1 - 0.7) ** 2)
+    assert frechet_distance(standard, statistics(zero, 9.0 * identity)) == pytest.approx(width * 4.0)
+
+
+def test_equals_the_matrix_root() -> None:
+    generator = torch.Generator().manual_seed(0)
+    first = torch.randn(300, 8, generator=generator, dtype=torch.float64)
+    second = torch.randn(200, 8, generator=generator, dtype=torch.float64) @ torch.randn(
+        8, 8, generator=generator, dtype=torch.float64
+    )
+    sides = (FeatureStatistics(8), FeatureStatistics(8))
+    for side, features in zip(sides, (first, second)):
+        for part in features.split(64):
+            side.update(part)
+    covariances = [np.cov(features.numpy(), rowvar=False) for features in (first, second)]
+    root = scipy.linalg.sqrtm(covariances[0] @ covariances[1]).real
+    expected = float((first.mean(0) - second.mean(0)).square().sum()) + np.trace(sum(covariances) - 2 * root)
+    assert np.allclose(sides[0].covariance().numpy(), covariances[0])
+    assert frechet_distance(*sides) == pytest.approx(expected, rel=1e-9)
+    assert frechet_distance(sides[1], sides[0]) == pytest.approx(expected, rel=1e-9)
+
+
+def test_identical_sets_with_fewer_images_than_features() -> None:
+    features = torch.rand(10, 64, generator=torch.Generator().manual_seed(0))
+    side = FeatureStatistics(64)
+    side.update(features)
+    assert frechet_distance(side, side) == pytest.approx(0.0, abs=1e-5)
+    moved = FeatureStatistics(64)
+    moved.update(features + 0.5)
+    assert frechet_distance(side, moved) == pytest.approx(64 * 0.25, abs=1e-4)
+
+
+def test_one_image_is_not_enough() -> None:
+    side = FeatureStatistics(4)
+    side.update(torch.ones(1, 4))
+    with pytest.raises(ArcvqError, match="FID needs at least 2 images on each side, but got 1"):
+        frechet_distance(side, side)
+
+
+def pictures(channels: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randint(0, 256, (2, channels, 32, 28), generator=generator, dtype=torch.uint8)
+
+
+def test_paper_input() -> None:
+    images = pictures(3)
+    expected = []
+    for image in images:
+        small = Image.fromarray(image.permute(1, 2, 0).numpy()).resize((229, 229), Image.Resampling.BILINEAR)
+        expected.append(torch.from_numpy(np.array(small)).permute(2, 0, 1))
+    unit = torch.stack(expected).float() / 255
+    reference = 2 * F.interpolate(unit, size=(299, 299), mode="bilinear", align_corners=False) - 1
+    assert torch.equal(fid_input(images, 229, "torch"), reference)
+
+
+def test_grey_input_is_tiled() -> None:
+    grey = pictures(1)
+    for options in ((None, "tensorflow"), (229, "torch")):
+        assert torch.equal(fid_input(grey, *options), fid_input(grey.repeat(1, 3, 1, 1), *options))  # type: ignore[arg-type]
+
+
+def test_inputs_are_checked() -> None:
+    with pytest.raises(ArcvqError, match=r"FID takes uint8 \(B, C, H, W\) images, but got torch\.float32"):
+        fid_input(torch.zeros(1, 3, 8, 8), None, "tensorflow")
+    with pytest.raises(ArcvqError, match="unknown FID interpolation 'cubic'"):
+        fid_input(pictures(3), None, "cubic")  # type: ignore[arg-type]
+
+
+def test_network_equals_torch_fidelity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random weights through torch-fidelity's own forward and through ours, from a file without the fc head."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        state = {key: value for key, value in InceptionNetwork().state_dict().items() if "tracked" not in key}
+    save_file(state, tmp_path / "inception-2015-12-05.safetensors")
+    torch.save(state | {"fc.weight": torch.zeros(1008, 2048), "fc.bias": torch.zeros(1008)}, tmp_path / "reference.pth")
+    reference = FeatureExtractorInceptionV3(
+        "inception-v3-compat", ["2048"], feature_extractor_weights_path=str(tmp_path / "reference.pth")
+    )
+    monkeypatch.setenv("ARCVQ_WEIGHTS", str(tmp_path))
+    random_state = torch.get_rng_state()
+    network = fid_network()
+    assert torch.equal(torch.get_rng_state(), random_state)
+    assert not network.training
+    with torch.no_grad():
+        expected = reference(pictures(3))[0]
+    features = fid_features(pictures(3), network)
+    assert features.shape == (2, 2048)
+    assert float(expected.std()) > 0
+    assert torch.allclose(features, expected, atol=1e-6)
+    monkeypatch.setattr("arcvq.metrics.fid.IMAGES_AT_ONCE", 1)
+    assert torch.allclose(fid_features(pictures(3), network), expected, atol=1e-5)
+
+
+def test_missing_and_wrong_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("ARCVQ_WEIGHTS", str(tmp_path))
+    with pytest.raises(MissingWeights) as caught:
+        fid_network()
+    assert "FeatureExtractorInceptionV3" in str(caught.value)
+    assert "inception-2015-12-05.safetensors into the folder that ARCVQ_WEIGHTS points to" in str(caught.value)
+    save_file({"Conv2d_1a_3x3.conv.weight": torch.zeros(1)}, tmp_path / "inception-2015-12-05.safetensors")
+    with pytest.raises(
+        ArcvqError, match=r"inception-2015-12-05\.safetensors does not fit the network \(it lacks Conv2d"
+    ):
+        fid_network()

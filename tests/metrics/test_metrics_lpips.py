@@ -1,0 +1,134 @@
+from pathlib import Path
+
+import pytest
+import torch
+import torchvision
+from safetensors.torch import save_file
+from torch import nn
+
+from arcvq.errors import ArcvqError
+from arcvq.metrics import MissingWeights, lpips_distance, lpips_network
+from arcvq.metrics import weights as weights_module
+from arcvq.metrics.lpips import TRUNKS, untrained_network
+
+
+@pytest.fixture(scope="module")
+def weights_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Both trunks with random weights, as files."""
+    folder = tmp_path_factory.mktemp("weights")
+    generator = torch.Generator().manual_seed(0)
+    for name, trunk in TRUNKS.items():
+        slices = untrained_network(name).get_submodule("net")  # type: ignore[arg-type]
+        state = {
+            key.split(".", 1)[1]: 0.05 * torch.randn(value.shape, generator=generator)
+            for key, value in slices.state_dict().items()
+        }
+        save_file(state, folder / trunk.file)
+    return folder
+
+
+@pytest.fixture
+def no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv("ARCVQ_WEIGHTS", raising=False)
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "hub" / "checkpoints"
+
+
+@pytest.fixture
+def vgg(weights_folder: Path, monkeypatch: pytest.MonkeyPatch) -> nn.Module:
+    monkeypatch.setenv("ARCVQ_WEIGHTS", str(weights_folder))
+    return lpips_network("vgg")
+
+
+def test_distance(vgg: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.rand(4, 3, 28, 28, generator=torch.Generator().manual_seed(0))
+    assert lpips_distance(x, x, vgg).tolist() == [0.0] * 4
+    distance = lpips_distance(x, x.flip(3), vgg)
+    assert distance.shape == (4,)
+    assert (distance > 0).all()
+    # The package's own call is the reference: one image at a time, [0, 1] stretched to [-1, 1].
+    alone = torch.stack([vgg(2 * a[None] - 1, 2 * a[None].flip(3) - 1).squeeze() for a in x])
+    assert torch.allclose(distance, alone, atol=1e-6)
+    monkeypatch.setattr("arcvq.metrics.lpips.PIXELS_AT_ONCE", 28 * 28)
+    assert torch.allclose(lpips_distance(x, x.flip(3), vgg), distance, atol=1e-6)
+
+    grey = x[:, :1]
+    assert torch.allclose(
+        lpips_distance(grey, grey.flip(3), vgg),
+        lpips_distance(grey.expand(-1, 3, -1, -1), grey.expand(-1, 3, -1, -1).flip(3), vgg),
+    )
+
+
+def test_network_holds_the_file_and_is_frozen(weights_folder: Path, vgg: nn.Module) -> None:
+    from safetensors.torch import load_file
+
+    state = load_file(weights_folder / "vgg16-features.safetensors")
+    assert torch.equal(vgg.get_submodule("net.slice5").state_dict()["28.weight"], state["28.weight"])
+    # The package's layout is torchvision's: every feature tensor has its place.
+    assert state.keys() == torchvision.models.vgg16(init_weights=False).features.state_dict().keys()
+    assert not vgg.training
+    assert not any(parameter.requires_grad for parameter in vgg.parameters())
+
+
+def test_loading_leaves_the_random_state_alone(weights_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ARCVQ_WEIGHTS", str(weights_folder))
+    before = torch.get_rng_state()
+    network = lpips_network("alex")
+    assert torch.equal(torch.get_rng_state(), before)
+    with pytest.raises(
+        ArcvqError, match="LPIPS with alex needs images of at least 31 pixels a side, but these are 30x40"
+    ):
+        lpips_distance(torch.zeros(1, 3, 40, 30), torch.zeros(1, 3, 40, 30), network)
+    assert lpips_distance(torch.zeros(1, 3, 31, 31), torch.zeros(1, 3, 31, 31), network).tolist() == [0.0]
+
+
+@pytest.mark.parametrize(("name", "model"), [("vgg", "vgg16"), ("alex", "alexnet")])
+def test_missing_weights_say_what_brings_them(no_cache: Path, name: str, model: str) -> None:
+    with pytest.raises(MissingWeights) as caught:
+        lpips_network(name)  # type: ignore[arg-type]
+    line = str(caught.value)
+    assert f"python -c \"import torchvision; torchvision.models.{model}(weights='DEFAULT')\"" in line
+    assert f"{TRUNKS[name].file} into the folder that ARCVQ_WEIGHTS points to" in line
+    assert "\n" not in line
+
+
+def test_cache_of_torchvision_is_used(no_cache: Path, weights_folder: Path) -> None:
+    from safetensors.torch import load_file
+
+    state = load_file(weights_folder / "alexnet-features.safetensors")
+    no_cache.mkdir(parents=True)
+    cached = no_cache / "alexnet-owt-7be5be79.pth"
+    assert torchvision.models.AlexNet_Weights.DEFAULT.url.endswith(cached.name)
+    assert torchvision.models.VGG16_Weights.DEFAULT.url == TRUNKS["vgg"].url
+    torch.save(
+        {f"features.{key}": value for key, value in state.items()} | {"classifier.1.bias": torch.ones(1)}, cached
+    )
+    network = lpips_network("alex")
+    assert torch.equal(network.get_submodule("net.slice1").state_dict()["0.bias"], state["0.bias"])
+    cached.write_bytes(b"half a file")
+    with pytest.raises(ArcvqError, match=r"cannot read .*alexnet-owt-7be5be79\.pth .*fetch it again"):
+        lpips_network("alex")
+
+
+def test_download_only_on_request(no_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(url: str, **options: object) -> None:
+        raise OSError("no route to host")
+
+    monkeypatch.setattr(weights_module, "load_state_dict_from_url", unreachable)
+    with pytest.raises(MissingWeights, match="not found"):
+        lpips_network("vgg")
+    with pytest.raises(MissingWeights, match="the download failed: no route to host"):
+        lpips_network("vgg", download=True)
+
+
+def test_wrong_files_are_named(no_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ARCVQ_WEIGHTS", str(tmp_path))
+    file = tmp_path / "alexnet-features.safetensors"
+    save_file({"0.weight": torch.zeros(2)}, file)
+    with pytest.raises(ArcvqError, match=r"alexnet-features\.safetensors does not fit the network \(it lacks"):
+        lpips_network("alex")
+    file.write_bytes(b"nothing of the kind")
+    with pytest.raises(ArcvqError, match=r"cannot read .*alexnet-features\.safetensors"):
+        lpips_network("alex")
+    with pytest.raises(ArcvqError, match="unknown LPIPS network 'squeeze'; use one of vgg, alex"):
+        lpips_network("squeeze")  # type: ignore[arg-type]

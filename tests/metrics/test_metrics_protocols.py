@@ -1,0 +1,69 @@
+import io
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from arcvq.errors import ArcvqError
+from arcvq.metrics import EXACT, PAPER, protocol
+from arcvq.metrics.eight_bit import jpeg_round_trip, original_pixels, per_image, tile_to_rgb
+
+LEVELS = torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16)
+
+
+def test_names() -> None:
+    assert protocol("exact") is EXACT
+    assert protocol("paper") is PAPER
+    with pytest.raises(ArcvqError, match="unknown protocol 'fast'; choose one of exact, paper"):
+        protocol("fast")
+
+
+def test_hash_changes_with_every_field_and_with_nothing_else() -> None:
+    changed = {
+        "name": "other",
+        "jpeg_quality": 90,
+        "rounding": "floor",
+        "ssim_window": "gaussian",
+        "lpips_network": "alex",
+        "fid_resize": 229,
+        "fid_interpolation": "torch",
+    }
+    assert changed.keys() == {field.name for field in fields(EXACT)}
+    hashes = {replace(EXACT, **{name: value}).hash for name, value in changed.items()} | {EXACT.hash, PAPER.hash}
+    assert len(hashes) == len(changed) + 2
+    assert replace(EXACT).hash == EXACT.hash
+    # Published beside numbers: a protocol that changes needs a new hash, and one that does not must keep it.
+    assert (EXACT.hash, PAPER.hash) == ("cde314f09505", "0f988fa14ed6")
+
+
+def test_originals_lose_levels_only_when_floored() -> None:
+    assert torch.equal(original_pixels(LEVELS, "round"), LEVELS)
+    values = np.arange(256, dtype=np.float32)
+    script = np.floor(((values / np.float32(255) - np.float32(0.5)) / np.float32(0.5) + 1) / 2 * np.float32(255))
+    floored = original_pixels(LEVELS, "floor").flatten()
+    assert floored.tolist() == script.astype(int).tolist()
+    assert (floored.int() < LEVELS.flatten().int()).any()
+
+
+def test_jpeg_is_pillows_quality_75() -> None:
+    images = torch.randint(0, 256, (3, 3, 20, 24), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    result = jpeg_round_trip(images, 75)
+    for image, copy in zip(images, result):
+        buffer = io.BytesIO()
+        Image.fromarray(image.permute(1, 2, 0).numpy()).save(buffer, format="JPEG")  # 75 is Pillow's default
+        expected = np.array(Image.open(io.BytesIO(buffer.getvalue())))
+        assert np.array_equal(copy.permute(1, 2, 0).numpy(), expected)
+    assert not torch.equal(result, images)
+
+
+def test_grey_stays_grey_through_jpeg() -> None:
+    result = jpeg_round_trip(tile_to_rgb(LEVELS), 75)
+    assert torch.equal(result[:, 0], result[:, 1])
+    assert torch.equal(result[:, 0], result[:, 2])
+
+
+def test_empty_batches_pass() -> None:
+    empty = torch.empty(0, 3, 8, 8, dtype=torch.uint8)
+    assert per_image(empty, lambda image: image).shape == (0, 3, 8, 8)
