@@ -9,4 +9,16 @@ from arcvq.tokenizers import Tokenizer
 
 __version__ = version("arcvq")
 
-__all__ = ["VQ", "Arc", "ArcVQ", "ArcvqError", "Ball", "Quantized", "Quantizer", "Samp", "Tokenizer", "__version__", "functional"]
+__all__ = [
+    "VQ",
+    "Arc",
+    "ArcVQ",
+    "ArcvqError",
+    "Ball",
+    "Quantized",
+    "Quantizer",
+    "Samp",
+    "Tokenizer",
+    "__version__",
+    "functional",
+]

@@ -51,7 +51,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=_version())
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
 
-    def command(name: str, handler: Handler, summary: str, example: str, takes_settings: bool = False) -> argparse.ArgumentParser:
+    def command(
+        name: str, handler: Handler, summary: str, example: str, takes_settings: bool = False
+    ) -> argparse.ArgumentParser:
         sub = commands.add_parser(
             name,
             help=summary,
@@ -64,16 +66,29 @@ def build_parser() -> argparse.ArgumentParser:
         return sub
 
     sub = command(
-        "demo", demo, "train vq-vae and arcvq-vae on the embedded sample, compare them, write a report", "  arcvq demo --out runs/demo"
+        "demo",
+        demo,
+        "train vq-vae and arcvq-vae on the embedded sample, compare them, write a report",
+        "  arcvq demo --out runs/demo",
     )
-    sub.add_argument("--out", type=Path, default=Path("runs/demo"), metavar="DIR", help="default: runs/demo; an unfinished one goes on")
-    sub.add_argument("--steps", type=_positive, default=400, metavar="N", help="optimizer steps for each (default: 400)")
+    sub.add_argument(
+        "--out",
+        type=Path,
+        default=Path("runs/demo"),
+        metavar="DIR",
+        help="default: runs/demo; an unfinished one goes on",
+    )
+    sub.add_argument(
+        "--steps", type=_positive, default=400, metavar="N", help="optimizer steps for each (default: 400)"
+    )
     sub.add_argument("--json", action="store_true", help="print the comparison as JSON")
 
     sub = command("systems", systems, "list the systems that can be trained", "  arcvq systems --json")
     sub.add_argument("--json", action="store_true", help="print as JSON")
 
-    sub = command("presets", presets, "list the presets, or show one", "  arcvq presets\n  arcvq presets cifar10/arcvq-vae")
+    sub = command(
+        "presets", presets, "list the presets, or show one", "  arcvq presets\n  arcvq presets cifar10/arcvq-vae"
+    )
     sub.add_argument("preset", nargs="?", metavar="PRESET", help="show this one")
     sub.add_argument("--json", action="store_true", help="print as JSON")
 
@@ -88,7 +103,9 @@ def build_parser() -> argparse.ArgumentParser:
     )
     sub.add_argument("preset", metavar="PRESET", help="a preset's name (arcvq presets), or a YAML file")
     sub.add_argument("--out", type=Path, metavar="RUN", help="the run's folder")
-    sub.add_argument("--dry-run", action="store_true", help="print configuration, parameters, memory and time; write nothing")
+    sub.add_argument(
+        "--dry-run", action="store_true", help="print configuration, parameters, memory and time; write nothing"
+    )
     sub.add_argument("--quiet", action="store_true", help="no progress")
     sub.add_argument("--json", action="store_true", help="with --dry-run: print as JSON")
     sub.usage = "arcvq train PRESET --out RUN [--key value ...] [--dry-run] [--quiet] [--json]"
@@ -105,9 +122,17 @@ def build_parser() -> argparse.ArgumentParser:
     sub.add_argument("--root", metavar="DIR", help="where data sets lie")
     sub.add_argument("--limit", type=_positive, metavar="N", help="only the first N images")
     sub.add_argument("--metrics", nargs="+", metavar="NAME", help="only these")
+    sub.add_argument(
+        "--download", action="store_true", help="fetch the networks of LPIPS and FID if they are not here yet"
+    )
     sub.add_argument("--json", type=Path, metavar="FILE", help="write the whole result there")
 
-    sub = command("reconstruct", reconstruct, "send images through the bottleneck and back", "  arcvq reconstruct tiny photo.png --out out")
+    sub = command(
+        "reconstruct",
+        reconstruct,
+        "send images through the bottleneck and back",
+        "  arcvq reconstruct tiny photo.png --out out",
+    )
     _images(sub)
     sub.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the PNGs")
 
@@ -195,6 +220,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
             root=arguments.root,
             metrics=arguments.metrics,
             limit=arguments.limit,
+            download=arguments.download,
             progress=progress,
         )
     print_measured(measured)
@@ -251,7 +277,8 @@ def _dry_run(system: Any, as_json: bool) -> int:
     print(f"parameters   {result.parameters:,}")
     print(f"tokens       {result.tokens_per_image} per image")
     print(f"memory       {result.memory_bytes / 2**30:.2f} GiB ({result.memory_kind})")
-    print(f"time         {result.seconds / 60:.1f} minutes for {result.steps:,} steps of {result.seconds_per_step * 1e3:.1f} ms, on {result.device}")
+    step = f"{result.seconds_per_step * 1e3:.1f} ms"
+    print(f"time         {result.seconds / 60:.1f} minutes for {result.steps:,} steps of {step}, on {result.device}")
     return 0
 
 

@@ -64,7 +64,12 @@ def print_comparison(rows: Mapping[str, Mapping[str, float]], title: str, missin
 def _marked(name: str, metrics: Mapping[str, float], rows: Mapping[str, Mapping[str, float]]) -> str:
     cell, direction = _cell(name, metrics), COLUMNS[name][2]
     values = [other[name] for other in rows.values() if name in other]
-    if direction and len(values) > 1 and name in metrics and metrics[name] * direction == max(v * direction for v in values):
+    if (
+        direction
+        and len(values) > 1
+        and name in metrics
+        and metrics[name] * direction == max(v * direction for v in values)
+    ):
         return f"[bold]{cell}[/bold]"
     return cell
 

@@ -29,7 +29,8 @@ FILTERS = [
 ]
 
 
-def build(root: Path) -> bytes:
+def sample_content(root: Path) -> bytes:
+    """All labels, then all pixels; training images first."""
     labels, pixels = [], []
     for split, per_class in PER_CLASS.items():
         images = load_images("fashion-mnist", split=split, root=root, download=False)
@@ -38,12 +39,11 @@ def build(root: Path) -> bytes:
         assert len(keep) == 10 * per_class, f"the {split} split has too few images of some class"
         labels.append(classes[keep].astype(np.uint8))
         pixels.append(images.pixels.numpy()[keep])
-    content = np.concatenate(labels).tobytes() + np.concatenate(pixels).tobytes()
-    return lzma.compress(content, format=lzma.FORMAT_XZ, check=lzma.CHECK_CRC64, filters=FILTERS)
+    return np.concatenate(labels).tobytes() + np.concatenate(pixels).tobytes()
 
 
 if __name__ == "__main__":
     root, out = map(Path, sys.argv[1:])
-    compressed = build(root)
+    compressed = lzma.compress(sample_content(root), format=lzma.FORMAT_XZ, check=lzma.CHECK_CRC64, filters=FILTERS)
     out.write_bytes(compressed)
     print(f"{out}: {len(compressed)} bytes, sha256 {hashlib.sha256(compressed).hexdigest()}")

@@ -152,8 +152,7 @@ def test_the_chunked_body_equals_the_reference(
 ) -> None:
     monkeypatch.setitem(chunks.ELEMENTS, "cpu", elements)
     start, book = torch.randn(tokens, 4).to(dtype), torch.randn(codes, 4).to(dtype)
-    start[0] = 0  # a latent and a code without direction
-    book[-1] = 0
+    start[0] = 0  # a latent without direction
     valid = torch.rand(tokens) > 0.3 if masked else None
     results = []
     for body in BODIES:
@@ -167,6 +166,35 @@ def test_the_chunked_body_equals_the_reference(
         assert value.dtype == expected.dtype
         assert torch.isfinite(value).all()
         torch.testing.assert_close(value, expected, rtol=rounding, atol=tolerance)
+
+
+def test_among_equal_tokens_the_bodies_may_choose_differently_but_the_loss_and_the_pull_on_them_agree(
+    small_blocks: None,
+) -> None:
+    """Blank image patches give identical latents; which of them a code holds among its nearest is nobody's business."""
+    distinct, book = torch.randn(6, 4, dtype=torch.float64), torch.randn(5, 4, dtype=torch.float64)
+    results = []
+    for body in BODIES:
+        latents, codebook = distinct.repeat(7, 1).requires_grad_(), book.clone().requires_grad_()
+        loss = arc_loss(latents, codebook, backend=body, stop_gradient=False)
+        loss.backward()
+        results.append((loss.detach(), latents.grad.reshape(7, 6, 4).sum(dim=0), codebook.grad))
+    for value, expected in zip(*results):
+        torch.testing.assert_close(value, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_a_code_without_direction_costs_the_same_in_both_bodies_and_stays_finite(small_blocks: None) -> None:
+    start, book = torch.randn(20, 4), torch.randn(5, 4)
+    book[2] = 0
+    results = []
+    for body in BODIES:
+        latents, codebook = start.clone().requires_grad_(), book.clone().requires_grad_()
+        loss = arc_loss(latents, codebook, backend=body, stop_gradient=False)
+        loss.backward()
+        assert torch.isfinite(codebook.grad).all()
+        results.append((loss.detach(), latents.grad))
+    for value, expected in zip(*results):
+        torch.testing.assert_close(value, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("body", BODIES)

@@ -14,7 +14,9 @@ METRICS = ("cosine", "euclidean")
 @pytest.mark.parametrize("body", BODIES)
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize(
-    ("tokens", "codes"), [(53, 7), (40, 8), (1, 9), (17, 1), (5, 100)], ids=["uneven", "even", "N1", "K1", "K over block"]
+    ("tokens", "codes"),
+    [(53, 7), (40, 8), (1, 9), (17, 1), (5, 100)],
+    ids=["uneven", "even", "N1", "K1", "K over block"],
 )
 def test_tokens_equal_those_of_the_loop(tokens: int, codes: int, metric: str, body: str, small_blocks: None) -> None:
     latents, codebook = torch.randn(tokens, 5), torch.randn(codes, 5) * torch.rand(codes, 1) * 3
@@ -67,7 +69,9 @@ def test_a_code_without_direction_is_no_better_than_a_right_angle(body: str) -> 
 def test_cosine_selection_does_not_see_norms(body: str) -> None:
     latents, codebook = torch.randn(200, 8), torch.randn(30, 8)
     plain = assign(latents, codebook, "cosine", body)
-    scaled = assign(latents * (torch.rand(200, 1) * 1e4 + 1e-4), codebook * (torch.rand(30, 1) * 1e4 + 1e-4), "cosine", body)
+    scaled = assign(
+        latents * (torch.rand(200, 1) * 1e4 + 1e-4), codebook * (torch.rand(30, 1) * 1e4 + 1e-4), "cosine", body
+    )
     assert torch.equal(plain, scaled)
 
 

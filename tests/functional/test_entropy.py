@@ -79,7 +79,9 @@ def test_the_chunked_body_equals_the_reference(
     tolerance = 1e-12 if dtype == torch.float64 else 2e-5
     for value, expected in zip(results[1], results[0]):
         assert torch.isfinite(value).all()
-        torch.testing.assert_close(value, expected, rtol=2**-7 if dtype == torch.bfloat16 else tolerance, atol=tolerance)
+        torch.testing.assert_close(
+            value, expected, rtol=2**-7 if dtype == torch.bfloat16 else tolerance, atol=tolerance
+        )
 
 
 def test_shards_add_up_to_the_whole() -> None:

@@ -12,9 +12,7 @@ from arcvq.functional.arc import SMALLEST_SINE
 @pytest.mark.parametrize("margin", [0.0, 0.1, 0.5, 1.0])
 def test_the_value_is_the_cosine_of_the_widened_angle_also_past_pi(margin: float) -> None:
     angles = torch.linspace(0, math.pi, 101, dtype=torch.float64)
-    torch.testing.assert_close(
-        margin_cosine(torch.cos(angles), margin), torch.cos(angles + margin), rtol=0, atol=2e-8
-    )
+    torch.testing.assert_close(margin_cosine(torch.cos(angles), margin), torch.cos(angles + margin), rtol=0, atol=2e-8)
 
 
 @pytest.mark.parametrize("margin", [0.0, 0.1, 1.0])

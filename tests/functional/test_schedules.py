@@ -95,7 +95,11 @@ def test_the_adaptive_weight_falls_in_a_line_to_nothing_at_the_target() -> None:
         (Schedule(kind="linear", duration=0), None, "duration must be positive, got 0"),
         (Schedule(kind="cosine", duration=-3), None, "duration must be positive, got -3"),
         (Schedule(kind="linear"), None, "a linear schedule without a duration needs the planned number"),
-        (Schedule(time="fraction"), None, "time: fraction needs the planned number of optimizer steps: give total_steps"),
+        (
+            Schedule(time="fraction"),
+            None,
+            "time: fraction needs the planned number of optimizer steps: give total_steps",
+        ),
         (Schedule(time="fraction"), 0, "give total_steps"),
         (Schedule(kind="exp"), 10, "unknown schedule kind 'exp': expected one of exponential, constant"),
         (Schedule(time="epochs"), 10, "unknown schedule time 'epochs': expected one of steps, fraction"),

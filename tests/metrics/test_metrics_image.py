@@ -46,11 +46,27 @@ def test_uniform_ssim_equals_skimage(channels: int, height: int, width: int) -> 
     assert np.abs(ssim(x, y).numpy() - np.array(expected)).max() < 1e-6
 
 
-def test_gaussian_ssim_equals_torchmetrics() -> None:
+def test_gaussian_ssim_equals_skimage_and_the_inside_of_torchmetrics() -> None:
     x, y = pair(4, 3, 24, 30)
-    expected = structural_similarity_index_measure(y.double(), x.double(), data_range=1.0, reduction="none")
-    assert torch.allclose(ssim(x, y, "gaussian").double(), expected, atol=1e-5)
-    assert (ssim(x, y, "gaussian") - ssim(x, y)).abs().min() > 1e-4
+    found = ssim(x, y, "gaussian")
+    expected = [
+        structural_similarity(
+            a.double().numpy(),
+            b.double().numpy(),
+            channel_axis=0,
+            gaussian_weights=True,
+            sigma=1.5,
+            use_sample_covariance=False,
+            data_range=1.0,
+        )
+        for a, b in zip(x, y)
+    ]
+    assert found.tolist() == pytest.approx(expected, abs=1e-6)
+    _, maps = structural_similarity_index_measure(
+        y.double(), x.double(), data_range=1.0, reduction="none", return_full_image=True
+    )
+    assert torch.allclose(found.double(), maps[..., 5:-5, 5:-5].flatten(1).mean(1), atol=1e-6)
+    assert (found - ssim(x, y)).abs().min() > 1e-4
 
 
 def test_ssim_of_equal_and_of_flat_images() -> None:

@@ -165,7 +165,7 @@ def _statistics_chunked(
         torch.full((codes, top_k), -1, dtype=torch.int64, device=unit_codes.device),
         unit_codes.new_full((codes,), NEVER),
     )
-    with ieee_matmul():
+    with ieee_matmul(unit_latents):
         for block in token_blocks(unit_latents, unit_codes):
             cosines = unit_codes @ unit_latents[block].t()  # (K, block)
             part = _statistics_of(cosines, None if valid is None else valid[block], scale, top_k)
@@ -201,7 +201,7 @@ def _statistics_chunked_backward(
     grad_latents = torch.zeros_like(unit_latents)
     grad_codes = torch.zeros_like(unit_codes)
     pull = (scale * grad_negatives).unsqueeze(1)  # (K, 1)
-    with ieee_matmul():
+    with ieee_matmul(unit_latents):
         for block in token_blocks(unit_latents, unit_codes):
             latents = unit_latents[block]
             size = latents.shape[0]

@@ -31,7 +31,7 @@ def assign(latents: Tensor, codebook: Tensor, metric: Metric = "cosine", backend
 @torch.library.custom_op("arcvq::assign_chunked", mutates_args=())
 def _assign_chunked(queries: Tensor, keys: Tensor, bias: Tensor | None) -> Tensor:
     tokens = torch.empty(queries.shape[0], dtype=torch.int64, device=queries.device)
-    with ieee_matmul():
+    with ieee_matmul(queries):
         for block in token_blocks(queries, keys):
             scores = queries[block] @ keys.t()  # (block, K)
             if bias is not None:

@@ -55,7 +55,7 @@ def _entropy_chunked(
     queries: Tensor, keys: Tensor, bias: Tensor, weight: Tensor, temperature: float
 ) -> tuple[Tensor, Tensor]:
     entropy, share = queries.new_zeros(()), queries.new_zeros(keys.shape[0])
-    with ieee_matmul():
+    with ieee_matmul(queries):
         for block in token_blocks(queries, keys):
             log_p = torch.log_softmax((queries[block] @ keys.t() - bias) / temperature, dim=1)
             p = log_p.exp() * weight[block].unsqueeze(1)
@@ -80,7 +80,7 @@ def _entropy_chunked_backward(
     grad_share: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
     grad_queries, grad_keys, grad_bias = torch.zeros_like(queries), torch.zeros_like(keys), torch.zeros_like(bias)
-    with ieee_matmul():
+    with ieee_matmul(queries):
         for block in token_blocks(queries, keys):
             log_p = torch.log_softmax((queries[block] @ keys.t() - bias) / temperature, dim=1)
             p = log_p.exp()

@@ -22,14 +22,18 @@ def without_autocast(tensor: Tensor) -> Iterator[None]:
 
 
 @contextmanager
-def ieee_matmul() -> Iterator[None]:
-    """Inside, float32 products are float32: no TF32 on a GPU, no bfloat16 on a CPU that offers it."""
+def ieee_matmul(tensor: Tensor) -> Iterator[None]:
+    """Inside, float32 products are float32: no TF32 on a GPU, no bfloat16 on a CPU that offers it, no autocast.
+
+    Autocast is switched off here as well as around the losses, because a backward pass may be run under it.
+    """
     switches: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)  # type: ignore[attr-defined]
     before = [switch.fp32_precision for switch in switches]
     for switch in switches:
         switch.fp32_precision = "ieee"
     try:
-        yield
+        with without_autocast(tensor):
+            yield
     finally:
         for switch, value in zip(switches, before):
             switch.fp32_precision = value
@@ -37,7 +41,7 @@ def ieee_matmul() -> Iterator[None]:
 
 @torch.library.custom_op("arcvq::matmul", mutates_args=())
 def _matmul(a: Tensor, b: Tensor) -> Tensor:
-    with ieee_matmul():
+    with ieee_matmul(a):
         return a @ b
 
 

@@ -15,7 +15,7 @@ from arcvq.metrics.codebook import (
 )
 from arcvq.metrics.evaluate import METRICS, Evaluation, evaluate
 from arcvq.metrics.fid import FeatureStatistics, InceptionNetwork, fid_features, fid_network, frechet_distance
-from arcvq.metrics.image import l1, psnr, ssim
+from arcvq.metrics.image import l1, mse, psnr, ssim
 from arcvq.metrics.lpips import lpips as lpips_distance
 from arcvq.metrics.lpips import lpips_network
 from arcvq.metrics.protocols import EXACT, PAPER, PROTOCOLS, Protocol, protocol
@@ -42,6 +42,7 @@ __all__ = [
     "l1",
     "lpips_distance",
     "lpips_network",
+    "mse",
     "near_duplicate_share",
     "nearest_neighbour_distance",
     "neighbours",

@@ -13,7 +13,7 @@ from arcvq.errors import ArcvqError
 from arcvq.metrics import codebook as codebook_metrics
 from arcvq.metrics.eight_bit import jpeg_round_trip, original_pixels, tile_to_rgb
 from arcvq.metrics.fid import FeatureStatistics, fid_features, fid_network, frechet_distance
-from arcvq.metrics.image import WINDOW, l1, psnr, ssim
+from arcvq.metrics.image import WINDOW, l1, mse, psnr, ssim
 from arcvq.metrics.lpips import TRUNKS, lpips, lpips_network
 from arcvq.metrics.protocols import Protocol
 from arcvq.metrics.protocols import protocol as protocol_named
@@ -21,7 +21,7 @@ from arcvq.metrics.weights import MissingWeights
 
 Reconstruct = Callable[[Tensor], tuple[Tensor, Tensor | None]]
 
-IMAGE_METRICS = ("l1", "psnr", "ssim", "lpips", "rfid")
+IMAGE_METRICS = ("l1", "mse", "psnr", "ssim", "lpips", "rfid")
 TOKEN_METRICS = ("usage", "perplexity", "tokens_per_image", "tokens_per_code", "bits_per_image", "coverage")
 # `coverage` and `geometry` stand for several numbers each.
 METRICS = (*IMAGE_METRICS, *TOKEN_METRICS, "geometry")
@@ -62,13 +62,15 @@ def evaluate(
     batch_size: int = 500,
     device: torch.device | str = "cpu",
     metrics: Sequence[str] | None = None,
+    download: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Evaluation:
     """Measure `reconstruct` on every image, under one protocol.
 
     `reconstruct` takes floats (B, C, H, W) in [-1, 1] and returns reconstructions of that shape and range, and int64
     tokens (B, ...) in which -1 is padding, or None. `codebook_size` is for quantizers without a codebook of vectors.
-    `metrics` picks from METRICS; None means all. `progress` is called with images done and images in all.
+    `metrics` picks from METRICS; None means all. `download` lets LPIPS and FID fetch their networks when they are not
+    here. `progress` is called with images done and images in all.
     """
     started = time.perf_counter()
     device = torch.device(device)
@@ -81,7 +83,7 @@ def evaluate(
     if codebook is not None and codebook_size is None:
         codebook_size = len(codebook)
 
-    comparison = Comparison(protocol, images, wanted, device)
+    comparison = Comparison(protocol, images, wanted, device, download)
     tokens_seen = TokenCounts(codebook_size, device)
     done = 0
     with torch.no_grad():
@@ -113,7 +115,9 @@ def evaluate(
 class Comparison:
     """Originals against reconstructions: sums of per-image numbers, and FID's statistics of both sides."""
 
-    def __init__(self, protocol: Protocol, images: Images, wanted: set[str], device: torch.device) -> None:
+    def __init__(
+        self, protocol: Protocol, images: Images, wanted: set[str], device: torch.device, download: bool
+    ) -> None:
         self.protocol = protocol
         self.missing: dict[str, str] = {}
         self.lpips_network: nn.Module | None = None
@@ -135,13 +139,13 @@ class Comparison:
             self.leave_out("rfid", f"FID needs at least 2 images; the set has {len(images)}")
         if "lpips" in self.wanted:
             try:
-                self.lpips_network = lpips_network(protocol.lpips_network, device=device)
+                self.lpips_network = lpips_network(protocol.lpips_network, device=device, download=download)
             except MissingWeights as error:
                 self.leave_out("lpips", str(error))
         if "rfid" in self.wanted:
             try:
-                self.fid_network = fid_network(device=device)
-                self.statistics = (FeatureStatistics(device=device), FeatureStatistics(device=device))
+                self.fid_network = fid_network(device=device, download=download)
+                self.statistics = (FeatureStatistics(), FeatureStatistics())
             except MissingWeights as error:
                 self.leave_out("rfid", str(error))
         self.sums = {
@@ -165,6 +169,7 @@ class Comparison:
         x, y = originals.float() / 255.0, copies.float() / 255.0
         per_image: dict[str, Callable[[], Tensor]] = {
             "l1": lambda: l1(x, y),
+            "mse": lambda: mse(x, y),
             "psnr": lambda: psnr(x, y),
             "ssim": lambda: ssim(x, y, protocol.ssim_window),
         }

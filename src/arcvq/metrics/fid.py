@@ -11,7 +11,6 @@ from arcvq.metrics.eight_bit import pil_resize, tile_to_rgb
 from arcvq.metrics.precision import full_precision
 from arcvq.metrics.weights import fill, load_weights
 
-FEATURES = 2048
 INPUT_SIZE = 299
 # Images per pass; their first feature maps take some 300 MB.
 IMAGES_AT_ONCE = 50
@@ -111,16 +110,17 @@ def fid_features(
 class FeatureStatistics:
     """Mean and covariance of features that arrive in batches; memory does not grow with their number."""
 
-    def __init__(self, width: int = FEATURES, device: torch.device | str = "cpu") -> None:
+    def __init__(self) -> None:
         self.count = 0
-        self.total = torch.zeros(width, dtype=torch.float64, device=device)
-        self.products = torch.zeros(width, width, dtype=torch.float64, device=device)
+        # Zeros until the first features bring their width and device.
+        self.total = torch.zeros((), dtype=torch.float64)  # (D,)
+        self.products = torch.zeros((), dtype=torch.float64)  # (D, D)
 
     def update(self, features: Tensor) -> None:
         features = features.double()  # (B, D)
         self.count += len(features)
-        self.total += features.sum(0)
-        self.products += features.T @ features
+        self.total = self.total + features.sum(0)
+        self.products = self.products + features.T @ features
 
     def mean(self) -> Tensor:
         return self.total / self.count

@@ -3,7 +3,6 @@
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from arcvq.errors import ArcvqError
@@ -23,6 +22,12 @@ def l1(x: Tensor, y: Tensor) -> Tensor:
     return (x - y).abs().flatten(1).mean(1)
 
 
+def mse(x: Tensor, y: Tensor) -> Tensor:
+    """Mean squared difference of each image: (B,)."""
+    check_pair(x, y)
+    return (x - y).square().flatten(1).mean(dim=1)
+
+
 def psnr(x: Tensor, y: Tensor) -> Tensor:
     """Peak signal-to-noise ratio in dB for a data range of 1, (B,); never more than 100 dB."""
     check_pair(x, y)
@@ -34,8 +39,9 @@ def ssim(x: Tensor, y: Tensor, window: SsimWindow = "uniform") -> Tensor:
     """Structural similarity for a data range of 1 with K1 = 0.01 and K2 = 0.03, mean over channels, (B,).
 
     `uniform` weighs an 11x11 window evenly and takes the sample covariance, as scikit-image does with win_size=11;
-    `gaussian` weighs it by a Gaussian of sigma 1.5 and takes the weighted covariance, as torchmetrics does. Both look
-    only at windows that lie wholly inside the image, which crops 5 pixels from each border.
+    `gaussian` weighs it by a Gaussian of sigma 1.5 and takes the weighted covariance, as scikit-image does with
+    gaussian_weights. Both look only at windows that lie wholly inside the image, which crops 5 pixels from each border
+    (torchmetrics averages over the reflected borders too).
     """
     check_pair(x, y)
     if window not in ("uniform", "gaussian"):
@@ -76,12 +82,19 @@ def window_weights(window: SsimWindow, device: torch.device) -> Tensor:
 
 
 def local_mean(x: Tensor, kernel: Tensor) -> Tensor:
-    """Weighted mean over each window inside the image, first down the rows, then along them."""
-    batch, channels, height, width = x.shape
-    flat = x.reshape(batch * channels, 1, height, width)
-    flat = F.conv2d(flat, kernel.view(1, 1, -1, 1))
-    flat = F.conv2d(flat, kernel.view(1, 1, 1, -1))
-    return flat.view(batch, channels, height - WINDOW + 1, width - WINDOW + 1)
+    """Weighted mean over each window inside the image, (B, C, H, W) to (B, C, H-10, W-10).
+
+    As two products with banded matrices: several times faster than float64 convolutions on a CPU.
+    """
+    return band(x.shape[-2], kernel) @ x @ band(x.shape[-1], kernel).T
+
+
+def band(side: int, kernel: Tensor) -> Tensor:
+    """(side - 10, side): row i holds the kernel from column i on."""
+    columns = torch.arange(side, device=kernel.device)
+    offsets = columns - columns[: side - WINDOW + 1, None]
+    inside = (offsets >= 0) & (offsets < WINDOW)
+    return torch.where(inside, kernel[offsets.clamp(0, WINDOW - 1)], 0.0)
 
 
 def check_pair(x: Tensor, y: Tensor) -> None:

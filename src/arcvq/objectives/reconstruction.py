@@ -28,7 +28,9 @@ class Reconstruction:
 
     def __init__(self, config: ReconstructionConfig, pixel_variance: float) -> None:
         if config.normalise != "none" and not pixel_variance > 0:
-            raise ArcvqError("the training images are all of one colour: their variance is 0; set objective.normalise to none")
+            raise ArcvqError(
+                "the training images are all of one colour: their variance is 0; set objective.normalise to none"
+            )
         self.config = config
         self.divisor = {"variance": pixel_variance, "variance01": pixel_variance / 4, "none": 1.0}[config.normalise]
 

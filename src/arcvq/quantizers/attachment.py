@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
 from arcvq.errors import ArcvqError
@@ -60,9 +62,9 @@ class Attachment:
         self._handle.remove()
 
     def _gradients_were_dropped(self) -> bool:
-        """True when the gradients of the noted outputs are gone (zero_grad) without a step: a GradScaler skipped it."""
+        """True when the noted outputs' gradients are gone (zero_grad) or not finite: a GradScaler skipped, or will skip, their step."""
         gradients = [p.grad for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
-        return not any(bool(gradient.any()) for gradient in gradients)
+        return not 0 < float(get_total_norm(gradients, norm_type=math.inf)) < math.inf
 
     def _stepped(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         records, self.noted = self.noted, []

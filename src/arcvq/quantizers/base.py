@@ -207,13 +207,14 @@ class Quantizer(nn.Module):
 
     def shard_weight(self, latents: Tensor, valid: Tensor | None) -> Tensor:
         """What makes a mean over this process's tokens a part of the mean over everyone's."""
-        count = self.token_count(latents, valid)
-        return distributed.shard_weight(count) if self.synchronizes else torch.ones((), device=latents.device)
+        if not self.synchronizes:
+            return torch.ones((), device=latents.device)
+        return distributed.shard_weight(self.token_count(latents, valid))
 
     def token_count(self, latents: Tensor, valid: Tensor | None) -> Tensor:
         """How many tokens this process has; of one dtype with a mask and without, so that processes can be summed."""
         if valid is None:
-            return torch.tensor(float(latents.shape[0]), device=latents.device)
+            return torch.full((), latents.shape[0], dtype=torch.float32, device=latents.device)
         return valid.sum().to(torch.float32)
 
     def token_stats(self, tokens: Tensor, valid: Tensor | None) -> dict[str, Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from arcvq.errors import ArcvqError
 from arcvq.functional import Metric, assign, token_counts, unit
 
 
@@ -17,6 +18,8 @@ def kmeans(
     Starts from distinct random points; an empty cluster moves onto the point farthest from its centre. With fewer points
     than clusters the points are repeated with a little noise, so that no two centres coincide.
     """
+    if points.shape[0] < 1:
+        raise ArcvqError("k-means needs at least one point, got none")
     points = points.detach().to(torch.float32)
     if metric == "cosine":
         points = unit(points)

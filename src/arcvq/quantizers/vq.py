@@ -139,7 +139,9 @@ class VQ(Quantizer):
 
         Several processes start from the first one's latents.
         """
-        points = self.project_in(self._rows(latents)).reshape(-1, self.code_dim)
+        rows = self._rows(latents)
+        self._count_nonfinite(rows)
+        points = self.project_in(rows).reshape(-1, self.code_dim)
         size = self.config.codebook_size
         centres = kmeans(points, size, metric=self.config.metric, iterations=iterations, seed=seed)
         self.codebook.copy_(distributed.from_first_process(centres.to(self.codebook.dtype)))

@@ -12,7 +12,9 @@ from arcvq.systems.registry import System, register
 @register("arcvq-vae")
 @dataclass(kw_only=True)
 class ArcVQVAE(System):
-    summary: ClassVar[str] = "cosine selection, unit-sphere start, a norm ball that grows with training, and the ArcLoss"
+    summary: ClassVar[str] = (
+        "cosine selection, unit-sphere start, a norm ball that grows with training, and the ArcLoss"
+    )
     citation: ClassVar[str] = "ArcVQ-VAE: a spherical angular-margin prior for vector quantization, arXiv 2605.13517"
     quantizer_name: ClassVar[str] = "arcvq"
     quantizer: ArcVQConfig = field(default_factory=ArcVQConfig)

@@ -132,5 +132,7 @@ def _batches(tokenizer: Tokenizer, paths: Sequence[Path]) -> Iterator[Tensor]:
     for start in range(0, len(paths), BATCH):
         images = [read_image(path, tokenizer.channels, size) for path in paths[start : start + BATCH]]
         if len({image.shape for image in images}) > 1:
-            raise ArcvqError("the images differ in size and this tokenizer has no size of its own: encode them one size at a time")
+            raise ArcvqError(
+                "the images differ in size and this tokenizer has no size of its own: encode them one size at a time"
+            )
         yield to_unit(torch.stack(images)).to(tokenizer.device)

@@ -43,7 +43,9 @@ class Tokenizer(nn.Module):
     ) -> None:
         super().__init__()
         if quantizer.dim != trunk.latent_dim:
-            raise ArcvqError(f"the quantizer takes latents {quantizer.dim} wide but the trunk makes them {trunk.latent_dim} wide")
+            raise ArcvqError(
+                f"the quantizer takes latents {quantizer.dim} wide but the trunk makes them {trunk.latent_dim} wide"
+            )
         self.channels, self.trunk, self.image_size, self.system = channels, trunk, image_size, system
         _, encoder, decoder = TRUNKS[trunk.trunk]
         self.encoder = encoder(channels, trunk)
@@ -160,7 +162,9 @@ class Tokenizer(nn.Module):
         if images.dim() != 4 or images.shape[1] != self.channels:
             raise ArcvqError(f"expected images (B, {self.channels}, H, W), got shape {tuple(images.shape)}")
         if not images.is_floating_point():
-            raise ArcvqError(f"expected floating-point images in [-1, 1], got {images.dtype}: scale bytes with x / 127.5 - 1")
+            raise ArcvqError(
+                f"expected floating-point images in [-1, 1], got {images.dtype}: scale bytes with x / 127.5 - 1"
+            )
         height, width = images.shape[-2:]
         if height % self.downsampling or width % self.downsampling or not height or not width:
             raise ArcvqError(f"image sides must be multiples of {self.downsampling}, got {height}×{width}")
@@ -180,7 +184,10 @@ def _locate(source: str | Path) -> Path:
         return Path(str(files("arcvq.tokenizers") / "embedded" / name))
     if name.count("/") == 1 and not name.startswith((".", "/", "~")):
         return _download(name)
-    raise ArcvqError(f"{name}: no such run or model: expected a folder, an embedded tokenizer ({', '.join(EMBEDDED)}) or a Hub id owner/name")
+    embedded = ", ".join(EMBEDDED)
+    raise ArcvqError(
+        f"{name}: no such run or model: expected a folder, an embedded tokenizer ({embedded}) or a Hub id owner/name"
+    )
 
 
 def _download(name: str) -> Path:

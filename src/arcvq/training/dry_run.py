@@ -48,7 +48,9 @@ def dry_run(system: System) -> DryRun:
         tokenizer = training.tokenizer
         per_step = min(seconds)
         height, width = training.images.height, training.images.width
-        tokens = (height // tokenizer.downsampling) * (width // tokenizer.downsampling) * tokenizer.quantizer.config.heads
+        tokens = (
+            (height // tokenizer.downsampling) * (width // tokenizer.downsampling) * tokenizer.quantizer.config.heads
+        )
         if device.type == "cuda":
             memory, kind = torch.cuda.max_memory_allocated(device), "GPU memory"
         else:

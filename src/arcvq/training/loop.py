@@ -21,7 +21,14 @@ from arcvq.quantizers import VQ, Quantized
 from arcvq.storage import write_json
 from arcvq.systems import System, TrainingConfig
 from arcvq.tokenizers import Tokenizer
-from arcvq.training.checkpoint import Position, checkpoints, load_checkpoint, random_state, read_position, save_checkpoint
+from arcvq.training.checkpoint import (
+    Position,
+    checkpoints,
+    load_checkpoint,
+    random_state,
+    read_position,
+    save_checkpoint,
+)
 from arcvq.training.environment import device_name, library_versions
 from arcvq.training.interruption import stop_signals
 from arcvq.training.monitor import Monitor
@@ -85,7 +92,9 @@ class TrainingRun:
         if self.is_main:
             self.run.forget_after(self.position.step if self.resume_from else -1)
         looks = evaluation_steps(self.total_steps, self.training.evaluations)
-        saves = {round(self.total_steps * i / self.training.checkpoints) for i in range(1, self.training.checkpoints + 1)}
+        saves = {
+            round(self.total_steps * i / self.training.checkpoints) for i in range(1, self.training.checkpoints + 1)
+        }
         self.began = time.perf_counter() - self.position.seconds
 
         with self.monitor, stop_signals() as signalled:
@@ -106,7 +115,8 @@ class TrainingRun:
                     if self.position.step in saves or stopping:
                         self.save()
                     if stopping:
-                        raise Stopped(f"{self.run.path}: stopped at step {self.position.step} of {self.total_steps}; the same command goes on")
+                        done = f"{self.position.step} of {self.total_steps}"
+                        raise Stopped(f"{self.run.path}: stopped at step {done}; the same command goes on")
                 self.position.stage, self.position.stage_step = self.position.stage + 1, 0
         return self.finish()
 
@@ -115,7 +125,9 @@ class TrainingRun:
         stage = self.stages[self.position.stage]
         self.optimizer = make_optimizer(self.tokenizer, stage, self.training)
         if self.training.compile:
-            self.tokenizer.compile(dynamic=False)  # two shapes, full batches and the last: a graph each
+            # Two shapes, full batches and the last: a graph each. Inductor's layout pass miscounts the strides of a
+            # one-channel convolution's backward (torch 2.11), so grey images do without it.
+            self.tokenizer.compile(dynamic=False, options={"layout_optimization": self.tokenizer.channels > 1})
         self.model, self.prepared = self.accelerator.prepare(self.tokenizer, self.optimizer)
         if self.resume_from is not None:
             scaler = load_checkpoint(self.resume_from, self.tokenizer, self.optimizer, self.accelerator.process_index)
@@ -178,12 +190,16 @@ class TrainingRun:
         """The only place, beside looking and saving, where the host reads what the device computed."""
         stats = outputs[-1].stats
         values = {**terms, "loss": torch.stack(list(terms.values())).sum()}
-        values |= {name: stats[name] for name in ("perplexity", "arc_weight", "arc_loss", "ball_radius") if name in stats}
+        values |= {
+            name: stats[name] for name in ("perplexity", "arc_weight", "arc_loss", "ball_radius") if name in stats
+        }
         names = list(values)
         stacked = torch.stack([values[name].float() for name in names] + [stats["nonfinite"].float()])
         *numbers, nonfinite = self.accelerator.reduce(stacked, "mean").tolist()
         if nonfinite:
-            raise ArcvqError(f"training diverged before step {self.position.step}: the latents are not finite; lower the learning rate")
+            raise ArcvqError(
+                f"training diverged before step {self.position.step}: the latents are not finite; lower the learning rate"
+            )
         speed = self.monitor.images_per_second(self.position.step * self.system.data.batch_size)
         rate = self.optimizer.param_groups[0]["lr"]
         self.monitor.train(
@@ -199,7 +215,9 @@ class TrainingRun:
             values, counts = observe(self.tokenizer, self.test_images)
             self.monitor.evaluation(self.position.step, self.epoch, values)
             save_codebook(self.run.codebooks, self.position.step, self.tokenizer, counts)
-            if self.training.select == "test-best" and (self.position.best is None or values["mse"] < self.position.best):
+            if self.training.select == "test-best" and (
+                self.position.best is None or values["mse"] < self.position.best
+            ):
                 self.position.best = values["mse"]
                 self.save_model({"selected": f"lowest test MSE, at step {self.position.step}"})
         self.accelerator.wait_for_everyone()
@@ -223,7 +241,10 @@ class TrainingRun:
         if isinstance(quantizer, VQ) and quantizer.config.start == "kmeans":
             chosen = torch.randperm(len(self.images), generator=torch.Generator().manual_seed(self.training.seed))
             with torch.no_grad():
-                parts = [self.tokenizer.latents(to_unit(self.images.gather(part))) for part in chosen[:KMEANS_IMAGES].split(256)]
+                parts = [
+                    self.tokenizer.latents(to_unit(self.images.gather(part)))
+                    for part in chosen[:KMEANS_IMAGES].split(256)
+                ]
             quantizer.kmeans_start_(torch.cat(parts), seed=self.training.seed)
 
     def finish(self) -> Tokenizer:

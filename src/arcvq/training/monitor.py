@@ -49,7 +49,9 @@ class Monitor:
             self._progress.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self.active:
             self._progress.stop()
             self._file.close()
@@ -80,7 +82,9 @@ class Monitor:
         self._status["psnr"] = f"{values['psnr']:.2f} dB"
         self.show(step)
         if self._lines:
-            self._console.print(f"{self.run.path.name} step {step}: {'  '.join(self._status.values())}", highlight=False)
+            self._console.print(
+                f"{self.run.path.name} step {step}: {'  '.join(self._status.values())}", highlight=False
+            )
 
     def show(self, step: int) -> None:
         if self.active:
@@ -103,7 +107,9 @@ class Monitor:
         except OSError as error:
             raise cannot_write(self.run.metrics, error) from None
         except ValueError:
-            raise ArcvqError(f"training diverged at step {record['step']}: a logged value is not finite ({record})") from None
+            raise ArcvqError(
+                f"training diverged at step {record['step']}: a logged value is not finite ({record})"
+            ) from None
         for name, value in record.items():
             if isinstance(value, (int, float)) and name not in ("step", "kind"):
                 self._board.add_scalar(f"{record['kind']}/{name}", value, record["step"])

@@ -27,7 +27,7 @@ def observe(tokenizer: Tokenizer, images: Images) -> tuple[dict[str, Any], Tenso
             protocol=EXACT,
             codebook=tokenizer.quantizer.codebook,
             device=tokenizer.device,
-            metrics=["l1", "psnr", "usage", "perplexity"],
+            metrics=["l1", "mse", "psnr", "usage", "perplexity"],
         )
     finally:
         tokenizer.train(was_training)

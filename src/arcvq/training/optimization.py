@@ -19,7 +19,9 @@ def check_stages(tokenizer: Tokenizer, stages: Sequence[StageConfig]) -> None:
         for prefix in stage.train:
             if not any(_belongs(name, prefix) for name in names):
                 parts = ", ".join(sorted({name.split(".")[0] for name in names}))
-                raise ArcvqError(f"training.stages[{i}].train: no parameter's name begins with {prefix!r}; the parts are {parts}")
+                raise ArcvqError(
+                    f"training.stages[{i}].train: no parameter's name begins with {prefix!r}; the parts are {parts}"
+                )
 
 
 def make_optimizer(tokenizer: Tokenizer, stage: StageConfig, training: TrainingConfig) -> Optimizer:
@@ -40,7 +42,9 @@ def make_optimizer(tokenizer: Tokenizer, stage: StageConfig, training: TrainingC
     )
 
 
-def set_learning_rate(optimizer: Optimizer, stage: StageConfig, training: TrainingConfig, step: int, steps: int) -> None:
+def set_learning_rate(
+    optimizer: Optimizer, stage: StageConfig, training: TrainingConfig, step: int, steps: int
+) -> None:
     """A function of the step alone: nothing to save, nothing to restore."""
     assert stage.learning_rate is not None
     rate = stage.learning_rate

@@ -40,6 +40,7 @@ def measure(
     metrics: Sequence[str] | None = None,
     limit: int | None = None,
     device: str | torch.device | None = None,
+    download: bool = False,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Measured:
     """Evaluate a run (on its own data set's test images) or any saved tokenizer (on `data`)."""
@@ -63,6 +64,7 @@ def measure(
             codebook=tokenizer.quantizer.codebook,
             device=device,
             metrics=metrics,
+            download=download,
             progress=None if progress is None else _labelled(progress, protocol),
         )
         for protocol in protocols

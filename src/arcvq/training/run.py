@@ -33,7 +33,9 @@ class RunFolder:
         if self.config.is_file():
             difference = next(_differences(to_dict(self.system()), to_dict(system)), None)
             if difference:
-                raise ArcvqError(f"{self.path}: holds a run of another configuration: {difference}; choose another --out")
+                raise ArcvqError(
+                    f"{self.path}: holds a run of another configuration: {difference}; choose another --out"
+                )
             return
         try:
             if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):

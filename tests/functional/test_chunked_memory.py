@@ -1,0 +1,54 @@
+"""The chunked bodies never hold the N × K scores: neither forward nor backward, whatever N and K are."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from arcvq.functional import arc_loss, assign, chunks, entropy_loss, entropy_statistics
+
+TOKENS, CODES, WIDTH = 4096, 256, 4
+SCORES = TOKENS * CODES * 4  # bytes of the whole float32 score matrix: 4 MiB
+BLOCK = 2**14  # scores held at once: 64 KiB
+
+
+def largest_allocation(work: Callable[[], object]) -> int:
+    """The largest single allocation in bytes, with those inside opaque operators."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recording:
+        work()
+    return max(event.nbytes() for event in recording.profiler.kineto_results.events() if event.name() == "[memory]")
+
+
+def assigned(body: str) -> None:
+    assign(torch.randn(TOKENS, WIDTH), torch.randn(CODES, WIDTH), backend=body)
+
+
+def arc(body: str) -> None:
+    latents = torch.randn(TOKENS, WIDTH, requires_grad=True)
+    codebook = torch.randn(CODES, WIDTH, requires_grad=True)
+    arc_loss(latents, codebook, backend=body, stop_gradient=False, valid=torch.rand(TOKENS) > 0.1).backward()
+
+
+def entropy(body: str) -> None:
+    latents = torch.randn(TOKENS, WIDTH, requires_grad=True)
+    codebook = torch.randn(CODES, WIDTH, requires_grad=True)
+    entropy_loss(*entropy_statistics(latents, codebook, backend=body), TOKENS).backward()
+
+
+@pytest.mark.parametrize("work", [assigned, arc, entropy])
+def test_the_largest_tensor_is_a_block_where_the_references_is_the_whole(
+    work: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(chunks.ELEMENTS, "cpu", BLOCK)
+    assert largest_allocation(lambda: work("reference")) >= SCORES
+    # the block itself with a spare column; the latents and the codes' own top k are smaller
+    assert largest_allocation(lambda: work("chunked")) <= 4 * (BLOCK + CODES) < SCORES / 50
+
+
+@pytest.mark.parametrize("codes", [1, 7, 100, 5000])
+def test_blocks_cover_every_token_once_and_stay_within_the_budget(codes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(chunks.ELEMENTS, "cpu", 1000)
+    blocks = list(chunks.token_blocks(torch.empty(321, 2), torch.empty(codes, 2)))
+    assert [i for block in blocks for i in range(321)[block]] == list(range(321))
+    assert all((block.stop - block.start) * codes <= max(1000, codes) for block in blocks)

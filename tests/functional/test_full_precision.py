@@ -1,0 +1,97 @@
+"""Autocast and the matmul-precision switch must not change a token or a loss."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from arcvq.functional import arc_loss, assign, entropy_loss, entropy_statistics, vq_loss
+from arcvq.functional.precision import ieee_matmul, matmul
+
+BODIES = ("reference", "chunked")
+
+
+@pytest.fixture
+def medium_precision() -> Iterator[None]:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+def everything(latents: torch.Tensor, codebook: torch.Tensor, body: str) -> dict[str, torch.Tensor]:
+    """Every result and every gradient that depends on a product of latents and codes."""
+    z, e = latents.clone().requires_grad_(), codebook.clone().requires_grad_()
+    results = {"cosine": assign(z, e, "cosine", body), "euclidean": assign(z, e, "euclidean", body)}
+    arc = arc_loss(z, e, backend=body, stop_gradient=False)
+    entropy = entropy_loss(*entropy_statistics(z, e, 0.5, backend=body), latents.shape[0])
+    terms = vq_loss(z, e[results["cosine"]])
+    (arc + entropy + terms["codebook"] + terms["commitment"]).backward()
+    return {**results, "arc": arc, "entropy": entropy, **terms, "latents.grad": z.grad, "codebook.grad": e.grad}
+
+
+def assert_same_bits(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> None:
+    for name, value in first.items():
+        assert torch.equal(value, second[name]), name
+
+
+@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_changes_no_bit(dtype: torch.dtype, body: str) -> None:
+    latents, codebook = torch.randn(200, 32), torch.randn(50, 32)
+    outside = everything(latents, codebook, body)
+    with torch.autocast("cpu", dtype):
+        inside = everything(latents, codebook, body)
+    assert_same_bits(outside, inside)
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_the_matmul_precision_switch_changes_no_bit_and_is_left_as_it_was(body: str) -> None:
+    latents, codebook = torch.randn(500, 64), torch.randn(128, 64)
+    before = torch.get_float32_matmul_precision()
+    outside = everything(latents, codebook, body)
+    assert torch.get_float32_matmul_precision() == before
+    torch.set_float32_matmul_precision("medium")
+    try:
+        switched = torch.backends.mkldnn.matmul.fp32_precision
+        inside = everything(latents, codebook, body)
+        assert torch.get_float32_matmul_precision() == "medium"
+        assert torch.backends.mkldnn.matmul.fp32_precision == switched
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert_same_bits(outside, inside)
+
+
+@pytest.mark.usefixtures("medium_precision")
+def test_the_switch_is_in_force_inside_and_restored_after_an_error() -> None:
+    before = torch.backends.mkldnn.matmul.fp32_precision
+    assert before != "ieee"
+
+    def fail_inside() -> None:
+        with ieee_matmul(torch.zeros(())):
+            assert torch.backends.mkldnn.matmul.fp32_precision == "ieee"
+            assert torch.backends.cuda.matmul.fp32_precision == "ieee"
+            raise RuntimeError("on purpose")
+
+    with pytest.raises(RuntimeError, match="on purpose"):
+        fail_inside()
+    assert torch.backends.mkldnn.matmul.fp32_precision == before
+
+
+@pytest.mark.usefixtures("medium_precision")
+def test_the_product_and_its_gradient_are_those_of_float64_rounded_to_float32() -> None:
+    a, b = torch.randn(64, 256, requires_grad=True), torch.randn(256, 48, requires_grad=True)
+    product = matmul(a, b)
+    product.square().sum().backward()
+    exact_a, exact_b = a.detach().double().requires_grad_(), b.detach().double().requires_grad_()
+    exact = exact_a @ exact_b
+    exact.square().sum().backward()
+    for value, expected in ((product, exact), (a.grad, exact_a.grad), (b.grad, exact_b.grad)):
+        assert (value.double() - expected).abs().max() < 2e-6 * expected.abs().max()
+
+
+def test_the_products_gradient_agrees_with_finite_differences() -> None:
+    a = torch.randn(5, 4, dtype=torch.float64, requires_grad=True)
+    b = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(matmul, (a, b))
+    assert torch.autograd.gradgradcheck(matmul, (a, b))

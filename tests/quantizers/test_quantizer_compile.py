@@ -1,0 +1,83 @@
+"""A compiled layer compiles once and behaves like the eager one."""
+
+import copy
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch._dynamo.testing import CompileCounterWithBackend
+
+from arcvq import ArcVQ, Ball
+from arcvq.quantizers import Arc, Entropy, Restart
+
+
+@pytest.fixture(autouse=True)
+def _fresh_compiler() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize(
+    ("backend", "arc"),
+    [("eager", Arc(decay=0.05)), ("aot_eager", Arc(schedule="adaptive"))],
+    ids=["eager backend, decaying weight", "aot_eager backend, adaptive weight"],
+)
+def test_one_compilation_serves_a_hundred_steps_and_equals_eager(backend: str, arc: Arc) -> None:
+    eager = ArcVQ(4, 8, arc=arc, ball=Ball(alpha=0.01), entropy=Entropy(), restart=Restart(decay=0.5))
+    twin = copy.deepcopy(eager)
+    counter = CompileCounterWithBackend(backend)
+    compiled = torch.compile(twin, backend=counter, fullgraph=True)
+    optimizers = [torch.optim.Adam(q.parameters(), lr=0.05) for q in (eager, twin)]
+    for step in range(100):
+        latents = torch.randn(2, 4, 4, 4) + step / 50
+        outputs = []
+        for layer, module, optimizer in zip((eager, compiled), (eager, twin), optimizers):
+            random = torch.get_rng_state()
+            out = layer(latents)
+            optimizer.zero_grad()
+            out.loss.backward()
+            optimizer.step()
+            module.after_step(out)
+            outputs.append(out)
+            if module is eager:
+                torch.set_rng_state(random)
+        assert torch.equal(outputs[0].tokens, outputs[1].tokens)
+        for name in ("ball_radius", "arc_weight", "perplexity"):
+            torch.testing.assert_close(outputs[0].stats[name], outputs[1].stats[name], rtol=1e-6, atol=1e-7)
+    assert counter.frame_count == 1
+    assert twin.step.item() == 100
+    assert outputs[1].stats["ball_radius"].item() == pytest.approx(torch.tensor(0.99).exp().item(), rel=1e-5)
+    torch.testing.assert_close(twin.codebook, eager.codebook, rtol=1e-4, atol=1e-5)
+
+
+def test_upkeep_compiles_too_and_reads_nothing_from_the_device() -> None:
+    quantizer = ArcVQ(4, 8, ball=Ball(alpha=0.5), restart=Restart(decay=0.5, threshold=0.5))
+    twin = copy.deepcopy(quantizer)
+    out = quantizer(torch.randn(30, 4))
+    counter = CompileCounterWithBackend("aot_eager")
+    after_step = torch.compile(twin.after_step, backend=counter, fullgraph=True)
+    for _ in range(5):
+        torch.manual_seed(3)
+        quantizer.after_step(out)
+        torch.manual_seed(3)
+        after_step(out)
+    assert counter.frame_count == 1
+    assert twin.step.item() == 5
+    torch.testing.assert_close(twin.codebook, quantizer.codebook)
+
+
+def test_compiled_the_count_of_nonfinite_latents_is_told_and_nothing_raises() -> None:
+    compiled = torch.compile(ArcVQ(4, 8), backend="eager", fullgraph=True)
+    latents = torch.randn(2, 4, 3, 3)
+    assert compiled(latents).stats["nonfinite"].item() == 0
+    latents[0, 1, 2, 0] = float("nan")
+    latents[1, 3, 0, 0] = float("inf")
+    assert compiled(latents).stats["nonfinite"].item() == 2
+
+
+def test_compiled_decoding_equals_eager() -> None:
+    quantizer = ArcVQ(4, 8, heads=2)
+    tokens = torch.randint(-1, 8, (3, 5, 2))
+    decode = torch.compile(quantizer.decode, backend="eager", fullgraph=True)
+    assert torch.equal(decode(tokens), quantizer.decode(tokens))

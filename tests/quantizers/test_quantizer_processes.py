@@ -1,0 +1,166 @@
+"""Two processes are one batch: gradients, codebooks and statistics, however the tokens are split."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as multiprocessing
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from arcvq import VQ, ArcVQ, Ball
+from arcvq.quantizers import Arc, Entropy, Quantized, Restart
+
+TOKENS, STEPS = 20, 2
+EVERYTHING: dict[str, Any] = {
+    "arc": Arc(top_k=3, stop_gradient=False, schedule="adaptive", smoothing=0.5),
+    "entropy": Entropy(weight=0.3, temperature=0.5),
+    "ball": Ball(alpha=0.01),
+    "code_dim": 3,
+}
+RESTART = Restart(decay=0.5, threshold=0.6)
+
+# name: class, options, tokens of each process, whether a mask is given to each process, mode at after_step
+SCENARIOS: dict[str, tuple[type[VQ], dict[str, Any], list[int], list[bool], bool]] = {
+    "vq, even": (VQ, {}, [10, 10], [False, False], True),
+    "vq, uneven": (VQ, {}, [14, 6], [False, False], True),
+    "arcvq, even": (ArcVQ, {}, [10, 10], [False, False], True),
+    "arcvq, uneven": (ArcVQ, {}, [13, 7], [False, False], True),
+    "arcvq, fewer tokens than top_k": (ArcVQ, {}, [18, 2], [False, False], True),
+    "arcvq, masked": (ArcVQ, {}, [12, 8], [True, True], True),
+    "arcvq, reference body": (ArcVQ, {"backend": "reference"}, [7, 13], [False, False], True),
+    "everything, uneven": (ArcVQ, EVERYTHING, [5, 15], [False, False], True),
+    "everything, masked in one process only": (ArcVQ, EVERYTHING, [11, 9], [True, False], True),
+    "restart": (ArcVQ, {**EVERYTHING, "restart": RESTART}, [14, 6], [False, False], True),
+    "restart, upkeep in eval mode": (ArcVQ, {**EVERYTHING, "restart": RESTART}, [14, 6], [False, False], False),
+}
+RANDOM = [name for name, (_, options, *_) in SCENARIOS.items() if "restart" in options]
+
+
+class Model(nn.Module):
+    def __init__(self, cls: type[VQ], options: dict[str, Any]) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.encoder = nn.Linear(6, 4)
+        self.quantizer = cls(4, 16, **options)
+
+    def forward(self, images: Tensor, mask: Tensor | None) -> Quantized:
+        return self.quantizer(self.encoder(images), mask)
+
+
+def whole_batch(step: int, masked: list[bool], sizes: list[int]) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(100 + step)
+    images, drop = torch.randn(TOKENS, 6, generator=generator), torch.rand(TOKENS, generator=generator) < 0.4
+    may_drop = torch.cat([torch.full((size,), flag) for size, flag in zip(sizes, masked)])
+    return images, ~(drop & may_drop)
+
+
+def train(name: str, rank: int | None) -> dict[str, Any]:
+    """Two steps of a scenario: as one of two processes, or alone with the whole batch."""
+    cls, options, sizes, masked, training_mode = SCENARIOS[name]
+    model = Model(cls, options)
+    wrapped = model if rank is None else DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    torch.manual_seed(1000 + (rank or 0))  # processes draw different random numbers, as real ones may
+    result: dict[str, Any] = {"gradients": [], "stats": []}
+    for step in range(STEPS):
+        images, mask = whole_batch(step, masked, sizes)
+        everyone = mask.sum()
+        share = 1
+        given = mask if any(masked) else None
+        if rank is not None:
+            images, mask = images.split(sizes)[rank], mask.split(sizes)[rank]
+            given, share = (mask if masked[rank] else None), len(sizes)
+        model.train()
+        out = wrapped(images, given)
+        target = (out.quantized - images[:, :4]).square().sum(dim=1)
+        reconstruction = share * (target * mask).sum() / everyone
+        optimizer.zero_grad()
+        (reconstruction + out.loss).backward()
+        result["gradients"].append({key: p.grad.clone() for key, p in model.named_parameters() if p.grad is not None})
+        result["stats"].append({key: value.clone() for key, value in out.stats.items() if key != "nonfinite"})
+        optimizer.step()
+        model.train(training_mode)
+        model.quantizer.after_step(out)
+    result["state"] = {key: value.clone() for key, value in model.quantizer.state_dict().items()}
+    return result
+
+
+def worker(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
+    results: dict[str, Any] = {name: train(name, rank) for name in SCENARIOS}
+
+    torch.manual_seed(rank)  # different codebooks and different latents, until the first process's centres arrive
+    start = VQ(4, 16, start="kmeans")
+    start.kmeans_start_(torch.randn(60, 4))
+    results["k-means"] = start.state_dict()
+
+    # Evaluation waits for nobody: only one process evaluates.
+    evaluated = Model(ArcVQ, {}).eval()
+    if rank == 0:
+        evaluated(torch.randn(9, 6), None)
+    torch.save(results, f"{folder}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    folder: Path = tmp_path_factory.mktemp("processes")
+    multiprocessing.spawn(worker, args=(str(folder),), nprocs=2)
+    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_gradients_are_those_of_one_process_with_the_whole_batch(name: str, ranks: list[dict[str, Any]]) -> None:
+    alone = train(name, None)
+    steps = 1 if name in RANDOM else STEPS  # a restart draws at random: after it the codebooks differ from the lone one
+    for step in range(steps):
+        expected = alone["gradients"][step]
+        assert expected.keys() >= {"encoder.weight", "encoder.bias", "quantizer.codebook"}
+        for rank in ranks:
+            assert rank[name]["gradients"][step].keys() == expected.keys()
+            for key, gradient in expected.items():
+                assert gradient.norm() > 1e-4
+                torch.testing.assert_close(rank[name]["gradients"][step][key], gradient, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_statistics_are_those_of_the_whole_batch(name: str, ranks: list[dict[str, Any]]) -> None:
+    expected = train(name, None)["stats"][0]
+    assert "perplexity" in expected
+    for rank in ranks:
+        for key, value in expected.items():
+            torch.testing.assert_close(rank[name]["stats"][0][key], value, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_after_two_steps_all_processes_hold_the_same_state(name: str, ranks: list[dict[str, Any]]) -> None:
+    first, second = (rank[name]["state"] for rank in ranks)
+    assert first["step"].item() == STEPS
+    for key, value in first.items():
+        assert torch.equal(second[key], value), key
+
+
+@pytest.mark.parametrize("name", [name for name in SCENARIOS if name not in RANDOM])
+def test_after_two_steps_the_state_is_that_of_one_process(name: str, ranks: list[dict[str, Any]]) -> None:
+    for key, value in train(name, None)["state"].items():
+        torch.testing.assert_close(ranks[0][name]["state"][key], value, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_a_restart_moved_codes_in_this_scenario(name: str, ranks: list[dict[str, Any]]) -> None:
+    moved = ranks[0][name]["state"]["codebook"]
+    without = ranks[0]["everything, uneven"]["state"]["codebook"]
+    assert ((moved - without).norm(dim=1) > 0.2).any()
+
+
+def test_a_k_means_start_is_the_first_processs(ranks: list[dict[str, Any]]) -> None:
+    assert torch.equal(ranks[0]["k-means"]["codebook"], ranks[1]["k-means"]["codebook"])
+    torch.manual_seed(0)
+    alone = VQ(4, 16, start="kmeans")
+    alone.kmeans_start_(torch.randn(60, 4))
+    torch.testing.assert_close(ranks[0]["k-means"]["codebook"], alone.codebook.detach())
+    assert ranks[1]["k-means"]["started"].item()

@@ -1,0 +1,184 @@
+"""forward changes nothing; after_step changes what it should, within the bound."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+
+from arcvq import VQ, ArcVQ, Ball, Quantizer
+from arcvq.quantizers import Arc, Entropy, Restart
+
+EVERYTHING: dict[str, Any] = {
+    "arc": Arc(schedule="adaptive"),
+    "entropy": Entropy(),
+    "restart": Restart(),
+    "code_dim": 3,
+    "heads": 2,
+}
+
+
+def bits(quantizer: Quantizer) -> dict[str, bytes]:
+    return {name: value.numpy().tobytes() for name, value in quantizer.state_dict().items()}
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+@pytest.mark.parametrize("options", [{}, EVERYTHING], ids=["defaults", "everything"])
+def test_forward_and_backward_change_no_parameter_and_no_buffer(options: dict[str, Any], training: bool) -> None:
+    quantizer = ArcVQ(4, 8, **options).train(training)
+    before, random = bits(quantizer), torch.get_rng_state()
+    out = quantizer(torch.randn(2, 4, 5, 5, requires_grad=True))
+    drawn = torch.get_rng_state()
+    (out.loss + out.quantized.sum()).backward()
+    quantizer.decode(out.tokens)
+    assert bits(quantizer) == before
+    torch.set_rng_state(random)
+    torch.randn(2, 4, 5, 5)
+    assert torch.equal(torch.get_rng_state(), drawn), "forward drew random numbers"
+
+
+def test_the_same_latents_give_the_same_output() -> None:
+    quantizer, latents = ArcVQ(4, 8, **EVERYTHING), torch.randn(2, 4, 5, 5)
+    first, second = quantizer(latents), quantizer(latents)
+    assert torch.equal(first.tokens, second.tokens)
+    assert torch.equal(first.loss, second.loss)
+
+
+def test_a_record_holds_no_graph() -> None:
+    record = ArcVQ(4, 8)(torch.randn(6, 4, requires_grad=True)).record
+    assert not record.latents.requires_grad
+    assert not record.tokens.requires_grad
+
+
+def test_after_every_step_all_codes_lie_within_the_ball_of_that_step() -> None:
+    quantizer = ArcVQ(4, 16, ball=Ball(alpha=0.01))
+    optimizer = torch.optim.SGD(quantizer.parameters(), lr=20.0)
+    clipped = 0
+    for step in range(1, 30):
+        out = quantizer(5 * torch.randn(64, 4))
+        optimizer.zero_grad()
+        out.loss.backward()
+        optimizer.step()
+        moved = quantizer.codebook.detach().clone()
+        quantizer.after_step(out)
+        assert quantizer.step.item() == step
+        radius = torch.exp(torch.tensor(0.01, dtype=torch.float64) * step)
+        norms = moved.double().norm(dim=1)
+        assert quantizer.codebook.detach().double().norm(dim=1).max() <= radius * (1 + 1e-6)
+        inside = norms <= radius * (1 - 1e-6)
+        assert torch.equal(quantizer.codebook.detach()[inside], moved[inside])
+        cosines = torch.nn.functional.cosine_similarity(quantizer.codebook.detach(), moved)
+        torch.testing.assert_close(cosines, torch.ones(16), rtol=0, atol=1e-6)
+        clipped += int((~inside).sum())
+    assert clipped > 0
+
+
+def test_a_ball_that_does_not_grow_keeps_all_codes_within_one() -> None:
+    quantizer = ArcVQ(4, 16, ball=Ball(alpha=0.0))
+    optimizer = torch.optim.SGD(quantizer.parameters(), lr=20.0)
+    for _ in range(20):
+        out = quantizer(5 * torch.randn(64, 4))
+        optimizer.zero_grad()
+        out.loss.backward()
+        optimizer.step()
+        quantizer.after_step(out)
+    assert quantizer.codebook.detach().double().norm(dim=1).max() <= 1 + 1e-6
+
+
+def test_evaluation_does_not_bound_a_codebook_that_lies_outside() -> None:
+    quantizer = ArcVQ(4, 8).eval()
+    with torch.no_grad():
+        quantizer.codebook.mul_(100)
+    before = bits(quantizer)
+    quantizer(torch.randn(2, 4, 3, 3))
+    assert bits(quantizer) == before
+
+
+def test_at_step_zero_the_ball_has_radius_one_and_the_arc_weight_is_its_start() -> None:
+    out = ArcVQ(4, 8, arc=Arc(weight=0.7))(torch.randn(2, 4, 3, 3))
+    assert out.stats["ball_radius"].item() == 1.0
+    assert out.stats["arc_weight"].item() == pytest.approx(0.7, abs=1e-7)
+    torch.testing.assert_close(out.losses["arc"], 0.7 * out.stats["arc_loss"])
+
+
+def test_a_zero_code_and_a_zero_latent_produce_no_nan() -> None:
+    quantizer = ArcVQ(4, 8, entropy=Entropy(), restart=Restart())
+    with torch.no_grad():
+        quantizer.codebook[3] = 0
+    latents = torch.randn(10, 4)
+    latents[2] = 0
+    latents.requires_grad_()
+    out = quantizer(latents)
+    out.loss.backward()
+    quantizer.after_step(out)
+    assert torch.isfinite(out.loss)
+    assert torch.isfinite(latents.grad).all()
+    assert torch.isfinite(quantizer.codebook).all()
+    assert torch.isfinite(quantizer.codebook.grad).all()
+
+
+def test_selection_does_not_see_the_norms_of_codes_or_latents() -> None:
+    quantizer, latents = ArcVQ(4, 32).eval(), torch.randn(200, 4)
+    tokens = quantizer(latents).tokens
+    with torch.no_grad():
+        quantizer.codebook.mul_(torch.rand(32, 1) * 100 + 0.01)
+    assert torch.equal(quantizer(latents * (torch.rand(200, 1) * 100 + 0.01)).tokens, tokens)
+
+
+def test_the_arc_loss_gives_the_codebook_no_gradient_and_the_latents_an_orthogonal_one() -> None:
+    quantizer, latents = ArcVQ(4, 8), torch.randn(40, 4, requires_grad=True)
+    arc = quantizer(latents).losses["arc"]
+    codebook, gradient = torch.autograd.grad(arc, (quantizer.codebook, latents), allow_unused=True)
+    assert codebook is None
+    assert gradient.norm() > 1e-3
+    assert (gradient * latents).sum(dim=1).abs().max() < 1e-6
+
+
+def test_the_gradient_of_quantized_reaches_the_latents_unchanged_and_no_code() -> None:
+    quantizer, latents = VQ(4, 8), torch.randn(3, 4, 2, 2, requires_grad=True)
+    upstream = torch.randn(3, 4, 2, 2)
+    quantizer(latents).quantized.backward(upstream)
+    assert torch.equal(latents.grad, upstream)
+    assert quantizer.codebook.grad is None
+
+
+def test_the_hand_case_of_one_dimension() -> None:
+    quantizer = VQ(1, 2).double()
+    with torch.no_grad():
+        quantizer.codebook.copy_(torch.tensor([[-1.0], [1.0]]))
+    out = quantizer(torch.tensor([[0.2]], dtype=torch.float64))
+    assert out.tokens.tolist() == [1]
+    assert out.losses["codebook"].item() == pytest.approx(0.64, abs=1e-12)
+    assert out.loss.item() == pytest.approx(1.25 * 0.64, abs=1e-6)
+
+
+def test_latents_that_lie_on_codes_find_them_and_cost_nothing() -> None:
+    quantizer = VQ(4, 8, start="normal")
+    out = quantizer(quantizer.codebook.detach().clone())
+    assert out.tokens.tolist() == list(range(8))
+    assert out.loss.item() == 0.0
+
+
+def test_saved_and_loaded_it_gives_the_same_tokens_and_the_same_time(tmp_path: Any) -> None:
+    quantizer = ArcVQ(4, 8, **EVERYTHING)
+    for _ in range(3):
+        quantizer.after_step(quantizer(torch.randn(2, 4, 3, 3)))
+    torch.save(quantizer.state_dict(), tmp_path / "state.pt")
+    torch.manual_seed(99)
+    loaded = ArcVQ(4, 8, **EVERYTHING)
+    loaded.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    assert bits(loaded) == bits(quantizer)
+    latents = torch.randn(2, 4, 3, 3)
+    ours, theirs = quantizer.eval()(latents), loaded.eval()(latents)
+    assert torch.equal(ours.tokens, theirs.tokens)
+    assert torch.equal(ours.quantized, theirs.quantized)
+    assert loaded.step.item() == 3
+
+
+def test_a_deep_copy_goes_its_own_way() -> None:
+    quantizer = ArcVQ(4, 8)
+    twin = copy.deepcopy(quantizer)
+    twin.after_step(twin(torch.randn(6, 4)))
+    assert (quantizer.step.item(), twin.step.item()) == (0, 1)
+    assert twin.codebook.data_ptr() != quantizer.codebook.data_ptr()
+    assert twin.codebook.requires_grad

@@ -1,0 +1,143 @@
+"""Layouts: image maps of any rank, sequences, heads, projection, masks. decode(tokens) is quantized, to the bit."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from arcvq import VQ, ArcVQ, Quantized
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "heads": {"heads": 2},
+    "projected": {"code_dim": 5},
+    "heads and projected": {"heads": 3, "code_dim": 4},
+}
+SPATIAL = {"vectors": (), "sequence": (7,), "image": (3, 5), "video": (2, 3, 4)}
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+@pytest.mark.parametrize("masked", [False, True], ids=["whole", "masked"])
+@pytest.mark.parametrize("channel_last", [False, True], ids=["channel first", "channel last"])
+@pytest.mark.parametrize("spatial", SPATIAL.values(), ids=SPATIAL.keys())
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
+@pytest.mark.parametrize("cls", [VQ, ArcVQ])
+def test_shapes_and_decoding_hold_in_every_layout(
+    cls: type[VQ],
+    options: dict[str, Any],
+    spatial: tuple[int, ...],
+    channel_last: bool,
+    masked: bool,
+    training: bool,
+) -> None:
+    quantizer = cls(8, 11, channel_last=channel_last, **options).train(training)
+    latents = torch.randn(6, *spatial, 8) if channel_last else torch.randn(6, 8, *spatial)
+    mask = torch.rand(6, *spatial) > 0.4 if masked else None
+    out = quantizer(latents, mask)
+    heads = options.get("heads", 1)
+    assert out.quantized.shape == latents.shape
+    assert out.quantized.dtype == latents.dtype
+    assert out.tokens.shape == ((6, *spatial, heads) if heads > 1 else (6, *spatial))
+    assert out.tokens.dtype == torch.int64
+    assert out.loss.shape == ()
+    assert quantizer.codebook.shape == (11, options.get("code_dim", 8 // heads))
+    assert torch.equal(quantizer.decode(out.tokens), out.quantized)
+    if mask is None:
+        assert (out.tokens >= 0).all()
+        assert out.record.valid is None
+    else:
+        grid = out.tokens if heads == 1 else out.tokens.amax(dim=-1)
+        assert torch.equal(grid >= 0, mask)
+        rows = out.quantized if channel_last else out.quantized.movedim(1, -1)
+        assert torch.equal(rows[~mask], torch.zeros_like(rows[~mask]))
+        assert (rows[mask] != 0).any()
+
+
+def test_an_output_unpacks_as_quantized_tokens_and_loss() -> None:
+    out = ArcVQ(4, 6)(torch.randn(2, 4, 3, 3))
+    quantized, tokens, loss = out
+    assert isinstance(out, Quantized)
+    assert quantized is out.quantized
+    assert tokens is out.tokens
+    assert loss is out.loss
+
+
+def test_the_loss_is_the_sum_of_its_named_terms() -> None:
+    out = ArcVQ(4, 6)(torch.randn(2, 4, 3, 3))
+    assert set(out.losses) == {"codebook", "commitment", "arc"}
+    torch.testing.assert_close(out.loss, sum(out.losses.values()))
+
+
+def test_channel_last_is_channel_first_with_the_channel_moved() -> None:
+    torch.manual_seed(1)
+    first = ArcVQ(4, 6)
+    torch.manual_seed(1)
+    last = ArcVQ(4, 6, channel_last=True)
+    latents = torch.randn(2, 4, 3, 5)
+    a, b = first(latents), last(latents.movedim(1, -1))
+    assert torch.equal(a.tokens, b.tokens)
+    assert torch.equal(a.quantized.movedim(1, -1), b.quantized)
+    assert torch.equal(a.loss, b.loss)
+
+
+def test_heads_share_one_codebook_over_equal_parts_of_a_vector() -> None:
+    quantizer = VQ(6, 9, heads=3, start="normal")
+    plain = VQ(2, 9, start="normal")
+    plain.load_state_dict(quantizer.state_dict())
+    latents = torch.randn(5, 6)
+    parts = plain(latents.reshape(15, 2))
+    out = quantizer(latents)
+    assert torch.equal(out.tokens.reshape(-1), parts.tokens)
+    assert torch.equal(out.quantized.reshape(15, 2), parts.quantized)
+
+
+def test_the_decoder_gets_the_raw_code() -> None:
+    quantizer = ArcVQ(4, 6)
+    with torch.no_grad():
+        quantizer.codebook.mul_(torch.arange(1.0, 7.0).unsqueeze(1))
+    out = quantizer(torch.randn(50, 4))
+    assert torch.equal(out.quantized, quantizer.codebook.detach()[out.tokens])
+
+
+def test_masked_positions_change_no_loss_and_no_statistic() -> None:
+    quantizer = ArcVQ(4, 6, channel_last=True, entropy={"weight": 0.1, "temperature": 0.5})
+    latents, mask = torch.randn(3, 10, 4), torch.rand(3, 10) > 0.5
+    masked = quantizer(latents, mask)
+    kept = quantizer(latents[mask])
+    assert torch.equal(masked.tokens[mask], kept.tokens)
+    for name, term in kept.losses.items():
+        torch.testing.assert_close(masked.losses[name], term, rtol=1e-6, atol=1e-7)
+    for name, value in kept.stats.items():
+        torch.testing.assert_close(masked.stats[name], value, rtol=1e-6, atol=1e-7)
+
+
+def test_what_stands_at_a_masked_position_does_not_matter_even_when_it_is_not_a_number() -> None:
+    quantizer = ArcVQ(4, 6, channel_last=True, code_dim=3)
+    latents, mask = torch.randn(3, 10, 4), torch.rand(3, 10) > 0.5
+    spoilt = torch.where(mask.unsqueeze(-1), latents, float("nan")).requires_grad_()
+    out = quantizer(spoilt, mask)
+    assert torch.equal(out.loss, quantizer(latents, mask).loss)
+    (out.loss + out.quantized.sum()).backward()
+    assert torch.equal(spoilt.grad[~mask], torch.zeros_like(spoilt.grad[~mask]))
+    assert torch.isfinite(spoilt.grad).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32])
+def test_tokens_of_any_whole_dtype_decode(dtype: torch.dtype) -> None:
+    quantizer = VQ(4, 6)
+    tokens = torch.randint(0, 6, (2, 3, 3))
+    assert torch.equal(quantizer.decode(tokens.to(dtype)), quantizer.decode(tokens))
+
+
+def test_padding_decodes_to_zeros_also_behind_a_projection() -> None:
+    decoded = VQ(4, 6, code_dim=3).decode(torch.tensor([[0, -1], [-1, 5]]))
+    rows = decoded.movedim(1, -1)
+    assert torch.equal(rows[0, 1], torch.zeros(4))
+    assert torch.equal(rows[1, 0], torch.zeros(4))
+    assert (rows[0, 0] != 0).all()
+
+
+def test_one_code_takes_every_token() -> None:
+    out = ArcVQ(4, 1)(torch.randn(9, 4))
+    assert torch.equal(out.tokens, torch.zeros(9, dtype=torch.int64))
+    assert out.stats["perplexity"].item() == 1.0

@@ -1,0 +1,80 @@
+"""Second lives for dead codes."""
+
+import pytest
+import torch
+
+from arcvq import ArcVQ, ArcvqError, Ball
+from arcvq.quantizers import Restart
+from arcvq.quantizers.restart import restart_
+
+
+def far_apart() -> ArcVQ:
+    """Codes 0 and 1 near the latents; all others on the far side, where no latent comes."""
+    quantizer = ArcVQ(2, 8, ball=Ball(alpha=0.0), arc=None, restart=Restart(decay=0.5, threshold=0.1))
+    with torch.no_grad():
+        quantizer.codebook.copy_(torch.tensor([[0.9, 0.0], [0.8, 0.4]] + [[-0.9, -0.01 * i] for i in range(6)]))
+    return quantizer
+
+
+def latents() -> torch.Tensor:
+    return 5 * torch.nn.functional.normalize(torch.tensor([3.0, 0.0]) + torch.rand(64, 2), dim=1)
+
+
+def test_dead_codes_come_back_to_life_and_stay_inside_the_ball() -> None:
+    quantizer = far_apart()
+    usages = []
+    for _ in range(12):
+        out = quantizer(latents())
+        usages.append(out.stats["usage"].item())
+        quantizer.after_step(out)
+        assert quantizer.codebook.detach().norm(dim=1).max() <= 1 + 1e-6
+    assert usages[0] <= 0.25
+    assert usages[-1] >= 0.75
+
+
+def test_a_code_that_is_used_is_never_moved() -> None:
+    quantizer = far_apart()
+    with torch.no_grad():
+        quantizer.codebook[:] = 0.9 * torch.nn.functional.normalize(torch.randn(8, 2), dim=1)
+    before = quantizer.codebook.detach().clone()
+    for _ in range(12):
+        quantizer.after_step(quantizer(before.repeat(4, 1)))
+    assert torch.equal(quantizer.codebook.detach(), before)
+
+
+def test_a_dead_code_waits_for_its_running_share_to_fall() -> None:
+    """With decay 1/2 an unused share falls to a half, a quarter, an eighth, a sixteenth: below 0.1 of fair at the fourth."""
+    quantizer = far_apart()
+    before = quantizer.codebook.detach().clone()
+    moved_at = []
+    for step in range(1, 5):
+        quantizer.after_step(quantizer(latents()))
+        if not torch.equal(quantizer.codebook.detach()[2:], before[2:]):
+            moved_at.append(step)
+    assert moved_at == [4]
+
+
+def test_a_moved_code_lies_on_a_latent_and_starts_with_a_fair_share() -> None:
+    codebook, points = torch.zeros(4, 3), torch.randn(9, 3)
+    share = torch.full((4,), 0.25)
+    dead = restart_(codebook, share, torch.tensor([9, 0, 0, 0]), points, None, Restart(decay=0.0, threshold=0.5))
+    assert dead.tolist() == [False, True, True, True]
+    assert share.tolist() == [1.0, 0.25, 0.25, 0.25]
+    assert torch.equal(codebook[0], torch.zeros(3))
+    for row in codebook[1:]:
+        assert (row == points).all(dim=1).any()
+
+
+def test_padding_is_never_a_candidate() -> None:
+    points = torch.cat([torch.ones(3, 2), torch.full((300, 2), -7.0)])
+    valid = torch.arange(303) < 3
+    codebook = torch.zeros(50, 2)
+    counts = torch.zeros(50, dtype=torch.int64)
+    restart_(codebook, torch.full((50,), 1 / 50), counts, points, valid, Restart(decay=0.0, threshold=0.5))
+    assert torch.equal(codebook, torch.ones(50, 2))
+
+
+@pytest.mark.parametrize("values", [{"decay": 1.0}, {"decay": -0.1}, {"threshold": 0.0}, {"threshold": 1.0}])
+def test_values_without_meaning_are_refused(values: dict[str, float]) -> None:
+    with pytest.raises(ArcvqError, match="expected 0 <= decay < 1 and 0 < threshold < 1"):
+        Restart(**values)

@@ -1,0 +1,193 @@
+"""SAMP as options: the four flags apart, the schedules over time, the adaptive weight."""
+
+import math
+
+import pytest
+import torch
+
+from arcvq import VQ, Arc, ArcVQ, ArcvqError, Ball, Samp
+from arcvq.functional import arc_loss
+
+
+def seeded(cls: type[VQ], **options: object) -> VQ:
+    torch.manual_seed(11)
+    return cls(4, 16, **options)
+
+
+def test_the_cosine_baseline_is_arcvq_without_ball_arc_and_unit_start() -> None:
+    baseline = seeded(VQ, metric="cosine")
+    stripped = seeded(ArcVQ, ball=None, arc=None, start="uniform")
+    latents = torch.randn(2, 4, 5, 5)
+    for quantizer in (baseline, stripped):
+        optimizer = torch.optim.Adam(quantizer.parameters(), lr=0.1)
+        for _ in range(3):
+            out = quantizer(latents)
+            optimizer.zero_grad()
+            out.loss.backward()
+            optimizer.step()
+            quantizer.after_step(out)
+    assert torch.equal(baseline.codebook, stripped.codebook)
+    ours, theirs = baseline(latents), stripped(latents)
+    assert torch.equal(ours.tokens, theirs.tokens)
+    assert torch.equal(ours.loss, theirs.loss)
+    assert ours.stats.keys() == theirs.stats.keys()
+
+
+def test_plain_vq_with_all_four_parts_is_arcvq() -> None:
+    built = seeded(VQ, metric="cosine", start="unit-sphere", ball=Ball(), arc=Arc())
+    latents = torch.randn(2, 4, 5, 5)
+    ours, theirs = built(latents), seeded(ArcVQ)(latents)
+    assert torch.equal(ours.tokens, theirs.tokens)
+    assert torch.equal(ours.loss, theirs.loss)
+
+
+def test_each_of_the_four_parts_changes_its_own_thing_alone() -> None:
+    latents = torch.randn(2, 4, 5, 5)
+    full = seeded(ArcVQ)
+    out = full(latents)
+
+    no_arc = seeded(ArcVQ, arc=None)
+    without_arc = no_arc(latents)
+    assert "arc" not in without_arc.losses
+    assert torch.equal(without_arc.tokens, out.tokens)
+    assert torch.equal(without_arc.losses["codebook"], out.losses["codebook"])
+
+    no_ball = seeded(ArcVQ, ball=None)
+    without_ball = no_ball(latents)
+    assert torch.equal(without_ball.loss, out.loss)
+    assert "ball_radius" not in without_ball.stats
+    for quantizer, output in ((full, out), (no_ball, without_ball)):
+        with torch.no_grad():
+            quantizer.codebook.mul_(3)
+        quantizer.after_step(output)
+    torch.testing.assert_close(full.codebook.detach().norm(dim=1), torch.full((16,), math.exp(3e-4)))
+    torch.testing.assert_close(no_ball.codebook.detach().norm(dim=1), torch.full((16,), 3.0))
+
+    other_start = seeded(ArcVQ, start="uniform")
+    assert other_start.codebook.abs().max() <= 1 / 16
+    torch.testing.assert_close(
+        torch.nn.functional.normalize(other_start.codebook, dim=1), seeded(ArcVQ).codebook, rtol=1e-5, atol=1e-6
+    )
+
+    euclidean = seeded(ArcVQ, metric="euclidean")
+    expected = torch.cdist(latents.movedim(1, -1).reshape(-1, 4), euclidean.codebook).argmin(dim=1)
+    assert torch.equal(euclidean(latents).tokens.reshape(-1), expected)
+
+
+@pytest.mark.parametrize(("start", "norms"), [("unit-sphere", 1.0), ("normal", None), ("uniform", None)])
+def test_codebooks_start_as_their_option_says(start: str, norms: float | None) -> None:
+    codebook = ArcVQ(64, 512, start=start).codebook.detach()
+    if norms is not None:
+        torch.testing.assert_close(codebook.norm(dim=1), torch.full((512,), norms))
+    elif start == "normal":
+        assert codebook.std().item() == pytest.approx(1.0, abs=0.02)
+    else:
+        assert codebook.abs().max() <= 1 / 512
+        assert codebook.std().item() == pytest.approx(1 / 512 / math.sqrt(3), rel=0.02)
+
+
+def test_the_papers_defaults() -> None:
+    config = ArcVQ(64, 512).config
+    assert (config.arc.scale, config.arc.margin, config.arc.top_k, config.arc.weight) == (10.0, 0.1, 3, 1.0)
+    assert (config.arc.decay, config.ball.alpha, config.commitment_weight) == (5e-4, 3e-4, 0.25)
+    assert (config.metric, config.start, config.legacy) == ("cosine", "unit-sphere", False)
+
+
+def test_the_layers_arc_term_is_the_functional_loss_times_its_weight() -> None:
+    quantizer = ArcVQ(4, 16, arc=Arc(scale=7.0, margin=0.3, top_k=5, weight=0.5))
+    latents = torch.randn(40, 4)
+    expected = 0.5 * arc_loss(latents, quantizer.codebook, 7.0, 0.3, 5)
+    torch.testing.assert_close(quantizer(latents).losses["arc"], expected)
+
+
+def test_evaluation_computes_neither_arc_nor_entropy() -> None:
+    out = ArcVQ(4, 16, entropy={"weight": 1.0}).eval()(torch.randn(2, 4))  # fewer tokens than top_k
+    assert set(out.losses) == {"codebook", "commitment"}
+
+
+def test_radius_and_weight_follow_the_step_count() -> None:
+    quantizer = ArcVQ(4, 16, ball=Ball(alpha=0.1), arc=Arc(decay=0.2, weight=2.0))
+    latents = torch.randn(12, 4)
+    for step in range(4):
+        out = quantizer(latents)
+        assert out.stats["ball_radius"].item() == pytest.approx(math.exp(0.1 * step), rel=1e-6)
+        assert out.stats["arc_weight"].item() == pytest.approx(2 * math.exp(-0.2 * step), rel=1e-6)
+        quantizer.after_step(out)
+
+
+@pytest.mark.parametrize("like", ["mnist", "cifar10", "imagenet"])
+def test_a_short_run_like_a_named_one_ends_at_the_same_radius_and_weight(like: str) -> None:
+    samp = Samp(Ball(like=like, time="fraction"), Arc(like=like), total_steps=100)
+    ends = {"mnist": (6974, 14.75), "cifar10": (1556, 12.25), "imagenet": (605, 64.0593)}
+    radius, exponent = ends[like]
+    assert samp.radius(torch.tensor(100)).item() == pytest.approx(radius, rel=1e-3)
+    assert samp.weight(torch.tensor(100)).item() == pytest.approx(math.exp(-exponent), rel=1e-2)
+    assert samp.radius(torch.tensor(0)).item() == 1.0
+
+
+@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine", "oscillating"])
+def test_other_schedules_go_from_start_to_end(schedule: str) -> None:
+    samp = Samp(
+        Ball(schedule=schedule, start=2.0, end=4.0), Arc(schedule=schedule, weight=1.0, end=0.5), total_steps=10
+    )
+    half = torch.tensor(5)
+    radius = {"constant": 2.0, "linear": 3.0, "cosine": 3.0, "oscillating": 4.0}[schedule]
+    weight = {"constant": 1.0, "linear": 0.75, "cosine": 0.75, "oscillating": 0.5}[schedule]
+    assert samp.radius(half).item() == pytest.approx(radius, rel=1e-6)
+    assert samp.weight(half).item() == pytest.approx(weight, rel=1e-6)
+
+
+def test_the_adaptive_weight_follows_the_measured_perplexity() -> None:
+    quantizer = ArcVQ(2, 4, arc=Arc(schedule="adaptive", weight=2.0, target=0.5, smoothing=0.0), ball=None)
+    with torch.no_grad():
+        quantizer.codebook.copy_(torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [0.0, -1.0]]))
+    codes = quantizer.codebook.detach().clone()
+    out = quantizer(codes[[0, 0, 0, 0]])
+    assert out.stats["arc_weight"].item() == 2.0
+    quantizer.after_step(out)  # one code of four: a level of 1/4, half the target
+    out = quantizer(codes)
+    assert out.stats["arc_weight"].item() == pytest.approx(1.0, rel=1e-6)
+    quantizer.after_step(out)  # all four: beyond the target
+    out = quantizer(codes[[0, 0, 0, 0]])
+    assert out.stats["arc_weight"].item() == 0.0
+    quantizer.after_step(out)
+    assert quantizer(codes).stats["arc_weight"].item() == pytest.approx(1.0, rel=1e-6)
+
+
+def test_the_adaptive_level_is_smoothed() -> None:
+    quantizer = ArcVQ(4, 8, arc=Arc(schedule="adaptive", smoothing=0.9))
+    out = quantizer(torch.randn(100, 4))
+    quantizer.after_step(out)
+    expected = 0.1 * out.stats["perplexity"] / 8
+    torch.testing.assert_close(quantizer.samp.level, expected)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"arc": Arc(scale=0.0)}, "arc: expected scale > 0, top_k >= 1 and 0 <= margin <= pi, got scale 0.0"),
+        ({"arc": Arc(top_k=0)}, "got scale 10.0, top_k 0"),
+        ({"arc": Arc(margin=4.0)}, "margin 4.0"),
+        ({"arc": Arc(schedule="adaptive", target=0.0)}, "arc: expected 0 < target <= 1"),
+        ({"arc": Arc(schedule="adaptive", smoothing=1.0)}, "0 <= smoothing < 1"),
+        ({"arc": Arc(schedule="linear")}, "needs the planned number of optimizer steps: give total_steps"),
+        ({"ball": Ball(like="cifar10")}, "like: cifar10 needs the planned number"),
+        ({"ball": Ball(like="cifar"), "total_steps": 10}, "unknown run 'cifar'"),
+        ({"ball": Ball(time="fraction")}, "time: fraction needs the planned number"),
+        ({"ball": Ball(schedule="linear", duration=-1.0)}, "duration must be positive, got -1.0"),
+        ({"ball": Ball(schedule="exp")}, "ball.schedule: expected one of exponential, constant"),
+        ({"ball": Ball(time="epochs")}, "ball.time: expected one of steps, fraction, got 'epochs'"),
+    ],
+)
+def test_values_without_meaning_are_refused_at_construction(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ArcvqError) as raised:
+        ArcVQ(4, 8, **options)
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_samp_alone_refuses_an_unknown_schedule_and_a_loss_it_does_not_have() -> None:
+    with pytest.raises(ArcvqError, match="unknown schedule kind 'exp'"):
+        Samp(Ball(schedule="exp"))
+    with pytest.raises(ArcvqError, match="this Samp has no ArcLoss"):
+        Samp(Ball()).loss(torch.randn(5, 4), torch.randn(3, 4))

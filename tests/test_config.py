@@ -1,0 +1,252 @@
+"""The strict parse: types decide, and one line says which key is wrong and why."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import yaml
+
+from arcvq import ArcvqError
+from arcvq.config import nearest, override, parse, read_yaml, to_dict
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Inner:
+    scale: float = 10.0
+    top_k: int = 3
+
+
+@dataclasses.dataclass(kw_only=True)
+class Outer:
+    name: str
+    epochs: int = 1
+    learning_rate: float = 1e-3
+    shuffle: bool = True
+    mode: Literal["fast", "slow"] = "fast"
+    level: Literal[1, 2] = 1
+    inner: Inner = dataclasses.field(default_factory=Inner)
+    extra: Inner | None = None
+    limit: int | None = None
+    sizes: list[int] = dataclasses.field(default_factory=list)
+    means: tuple[float, ...] = ()
+    parts: list[Inner] = dataclasses.field(default_factory=list)
+
+
+def message_of(data: Any, where: str = "") -> str:
+    with pytest.raises(ArcvqError) as raised:
+        parse(Outer, data, where)
+    message = str(raised.value)
+    assert "\n" not in message
+    return message
+
+
+def test_a_full_mapping_fills_every_field_with_its_own_type() -> None:
+    text = """
+    name: run
+    epochs: 5
+    learning_rate: 3e-4
+    shuffle: false
+    mode: slow
+    level: 2
+    inner: {scale: 20, top_k: 1}
+    extra: {scale: 2.5}
+    limit: 7
+    sizes: [1, 2]
+    means: [1, 2.5]
+    parts: [{top_k: 1}, {top_k: 2}]
+    """
+    config = parse(Outer, yaml.safe_load(text))
+    assert config == Outer(
+        name="run",
+        epochs=5,
+        learning_rate=3e-4,
+        shuffle=False,
+        mode="slow",
+        level=2,
+        inner=Inner(scale=20.0, top_k=1),
+        extra=Inner(scale=2.5),
+        limit=7,
+        sizes=[1, 2],
+        means=(1.0, 2.5),
+        parts=[Inner(top_k=1), Inner(top_k=2)],
+    )
+    assert isinstance(config.inner.scale, float)
+    assert isinstance(config.means[0], float)
+
+
+def test_what_is_written_reads_back_the_same() -> None:
+    config = Outer(name="run", extra=Inner(scale=3.0), sizes=[4], means=(0.5,), parts=[Inner()])
+    assert parse(Outer, yaml.safe_load(yaml.safe_dump(to_dict(config)))) == config
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("3e-4", 3e-4), ("1e3", 1000.0), ("'2.5'", 2.5), ("7", 7.0), ("-.5", -0.5)]
+)
+def test_numbers_that_yaml_takes_for_text_are_numbers(text: str, value: float) -> None:
+    assert parse(Outer, {"name": "x", "learning_rate": yaml.safe_load(text)}).learning_rate == value
+
+
+@pytest.mark.parametrize("value", [1e3, "1e3", 1000, "1000"])
+def test_whole_numbers_may_be_written_as_floats(value: Any) -> None:
+    epochs = parse(Outer, {"name": "x", "epochs": value}).epochs
+    assert epochs == 1000
+    assert type(epochs) is int
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"epoch": 3}, "unknown key 'epoch': did you mean epochs?"),
+        ({"inner": {"skale": 3}}, "unknown key 'inner.skale': did you mean scale?"),
+        ({"parts": [{}, {"topk": 3}]}, "unknown key 'parts[1].topk': did you mean top_k?"),
+        ({"zzzz": 3}, "unknown key 'zzzz': expected one of epochs, extra, inner"),
+        ({"class_path": "os.system"}, "unknown key 'class_path'"),
+        ({"inner": {"class_path": "builtins.eval", "init_args": {}}}, "unknown key 'inner.class_path'"),
+        ({1: 3}, "unknown key '1'"),
+        ({"two\nlines": 3}, "unknown key 'two\\nlines'"),
+        ({"epochs": "three"}, "epochs: expected a number, got 'three' (str)"),
+        ({"epochs": 2.5}, "epochs: expected a whole number, got 2.5"),
+        ({"epochs": True}, "epochs: expected a number, got True (bool)"),
+        ({"epochs": None}, "epochs: expected a number, got None (NoneType)"),
+        ({"epochs": [1]}, "epochs: expected a number, got [1] (list)"),
+        ({"epochs": float("inf")}, "epochs: expected a finite number, got inf"),
+        ({"epochs": float("nan")}, "epochs: expected a finite number, got nan"),
+        ({"limit": "inf"}, "limit: expected a finite number, got inf"),
+        ({"learning_rate": float("nan")}, "learning_rate: expected a finite number, got nan"),
+        ({"learning_rate": "inf"}, "learning_rate: expected a finite number, got inf"),
+        ({"shuffle": "yes"}, "shuffle: expected true or false, got 'yes' (str)"),
+        ({"shuffle": 1}, "shuffle: expected true or false, got 1 (int)"),
+        ({"name": 3}, "name: expected text, got 3 (int)"),
+        ({"name": None}, "name: expected text, got None"),
+        ({"mode": "medium"}, "mode: expected one of fast, slow, got 'medium' (str)"),
+        ({"mode": None}, "mode: expected one of fast, slow, got None"),
+        ({"level": True}, "level: expected one of 1, 2, got True (bool)"),
+        ({"level": "1"}, "level: expected one of 1, 2, got '1' (str)"),
+        ({"inner": None}, "inner: expected a mapping of keys to values, got None"),
+        ({"inner": 3}, "inner: expected a mapping of keys to values, got 3 (int)"),
+        ({"extra": []}, "extra: expected a mapping of keys to values, got [] (list)"),
+        ({"extra": Inner(scale="wide")}, "extra.scale: expected a number, got 'wide' (str)"),
+        ({"sizes": 3}, "sizes: expected a list, got 3 (int)"),
+        ({"sizes": "12"}, "sizes: expected a list, got '12' (str)"),
+        ({"sizes": [1, "x"]}, "sizes[1]: expected a number, got 'x' (str)"),
+        ({"means": {"a": 1}}, "means: expected a list, got {'a': 1} (dict)"),
+    ],
+)
+def test_a_wrong_value_is_named_with_its_key_and_what_was_expected(data: dict[Any, Any], message: str) -> None:
+    assert message in message_of({"name": "x", **data})
+
+
+def test_a_missing_key_without_a_default_is_named() -> None:
+    assert message_of({}) == "missing key 'name': it has no default"
+    assert message_of({}, "training") == "missing key 'training.name': it has no default"
+
+
+@pytest.mark.parametrize("data", [None, [1], "text", 3])
+def test_a_configuration_that_is_no_mapping_is_refused(data: Any) -> None:
+    assert "the configuration: expected a mapping of keys to values" in message_of(data)
+
+
+def test_null_is_allowed_only_where_the_type_says_so() -> None:
+    assert parse(Outer, {"name": "x", "limit": None, "extra": None}).limit is None
+
+
+def test_a_long_value_is_shown_in_part() -> None:
+    assert len(message_of({"name": "x", "epochs": "9" * 50 + "x" * 1000})) < 140
+
+
+def test_a_field_whose_type_would_have_to_be_guessed_is_a_programmers_error() -> None:
+    @dataclasses.dataclass
+    class Guess:
+        value: int | str = 1
+
+    with pytest.raises(TypeError, match="may be optional but not a union"):
+        parse(Guess, {"value": 3})
+
+
+def test_a_value_built_in_python_is_checked_like_a_written_one() -> None:
+    config = parse(Outer, {"name": "x", "inner": Inner(scale="2e1")})  # type: ignore[arg-type]
+    assert config.inner == Inner(scale=20.0)
+
+
+def test_overrides_go_on_top_and_leave_the_original_alone() -> None:
+    data = {"quantizer": {"arc": {"scale": 10, "margin": 0.1}}, "epochs": 1}
+    arguments = ["--quantizer.arc.scale", "20", "--epochs=5", "--new.deep.key", "3e-4", "--flag=true", "--sizes=[1, 2]"]
+    assert override(data, arguments) == {
+        "quantizer": {"arc": {"scale": 20, "margin": 0.1}},
+        "epochs": 5,
+        "new": {"deep": {"key": "3e-4"}},
+        "flag": True,
+        "sizes": [1, 2],
+    }
+    assert data == {"quantizer": {"arc": {"scale": 10, "margin": 0.1}}, "epochs": 1}
+
+
+def test_an_override_may_switch_a_part_off_and_another_bring_it_back() -> None:
+    data = {"arc": {"scale": 10}}
+    assert override(data, ["--arc=null"]) == {"arc": None}
+    assert override({"arc": None}, ["--arc.scale", "3"]) == {"arc": {"scale": 3}}
+
+
+def test_the_last_override_wins_and_dashes_are_underscores() -> None:
+    assert override({}, ["--learning-rate", "1", "--learning_rate", "2"]) == {"learning_rate": 2}
+
+
+def test_an_override_may_be_negative_text_or_hold_an_equals_sign() -> None:
+    assert override({}, ["--margin", "-0.5", "--name=a=b"]) == {"margin": -0.5, "name": "a=b"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["epochs", "3"], "unexpected argument 'epochs': settings are given as --key value"),
+        (["--"], "unexpected argument '--'"),
+        (["--epochs"], "--epochs needs a value, e.g. --epochs 1"),
+        (["--epochs", "[1"], "--epochs: the value '[1' is not readable as YAML"),
+        (["--epochs", "!!python/object/apply:os.system [ls]"], "is not readable as YAML"),
+    ],
+)
+def test_a_wrong_override_is_answered_in_one_line(arguments: list[str], message: str) -> None:
+    with pytest.raises(ArcvqError) as raised:
+        override({}, arguments)
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_yaml_file_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("name: größer\ninner: {scale: 3.0e-4}\n", encoding="utf-8")
+    assert read_yaml(path) == {"name": "größer", "inner": {"scale": 3e-4}}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"a: [1\nb: 2", "not readable as YAML"),
+        (b"a: !!python/object/apply:os.system ['ls']", "not readable as YAML"),
+        (b"\xff\xfe\x00bad", "not readable as YAML"),
+        (b"- 1\n- 2\n", "expected a mapping of keys to values, got [1, 2] (list)"),
+        (b"", "expected a mapping of keys to values, got None"),
+    ],
+)
+def test_a_file_that_is_no_configuration_is_answered_in_one_line(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_bytes(content)
+    with pytest.raises(ArcvqError) as raised:
+        read_yaml(path)
+    assert str(raised.value).startswith(f"{path}: ")
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_missing_file_and_a_folder_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ArcvqError, match=r"nowhere\.yaml: no such file"):
+        read_yaml(tmp_path / "nowhere.yaml")
+    with pytest.raises(ArcvqError, match="not readable: Is a directory"):
+        read_yaml(tmp_path)
+
+
+def test_the_nearest_names_come_first_and_all_of_them_when_none_is_near() -> None:
+    assert nearest("scal", ["scale", "margin"]) == ": did you mean scale?"
+    assert nearest("xyz", ["scale", "margin"]) == ": expected one of margin, scale"
+    assert nearest("xyz", []) == ""
