@@ -177,7 +177,7 @@ def presets(arguments: argparse.Namespace) -> int:
 
     if arguments.preset:
         path = preset_path(arguments.preset)
-        _print_json(read_yaml(path)) if arguments.json else print(path.read_text(encoding="utf-8"), end="")
+        _print_json(read_yaml(path)) if arguments.json else print(path.read_text("utf-8", "replace"), end="")
         return 0
     rows = {name: (preset_header(name) or [""])[0] for name in preset_names()}
     if arguments.json:

@@ -51,4 +51,5 @@ def test_blocks_cover_every_token_once_and_stay_within_the_budget(codes: int, mo
     monkeypatch.setitem(chunks.ELEMENTS, "cpu", 1000)
     blocks = list(chunks.token_blocks(torch.empty(321, 2), torch.empty(codes, 2)))
     assert [i for block in blocks for i in range(321)[block]] == list(range(321))
+    assert blocks[-1].stop == 321
     assert all((block.stop - block.start) * codes <= max(1000, codes) for block in blocks)

@@ -46,6 +46,14 @@ def test_more_clusters_than_points_still_gives_distinct_centres() -> None:
     assert distances.min() > 1e-5
 
 
+def test_an_empty_cluster_moves_to_where_it_is_needed() -> None:
+    """Of a hundred points ninety-seven are the same: a random start puts all centres there, and three must leave."""
+    distinct = 10 * torch.eye(4)
+    points = torch.cat([distinct[:1].repeat(97, 1), distinct[1:]])
+    found = kmeans(points, 4, iterations=10)
+    assert torch.cdist(distinct, found).min(dim=1).values.max() < 1e-3
+
+
 def test_repeated_points_leave_no_nan() -> None:
     assert torch.isfinite(kmeans(torch.ones(20, 4), 6)).all()
 

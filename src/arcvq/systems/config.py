@@ -86,12 +86,15 @@ class TrainingConfig:
         for name in ("accumulate", "log_every", "evaluation_images"):
             if getattr(self, name) < 1:
                 raise ArcvqError(f"training.{name} must be at least 1, got {getattr(self, name)}")
-        if self.learning_rate <= 0:
-            raise ArcvqError(f"training.learning_rate must be positive, got {self.learning_rate}")
-        if len(self.betas) != 2:
-            raise ArcvqError(f"training.betas takes two numbers, got {len(self.betas)}")
-        if not self.stages:
-            self.plan()  # fails early when the length is missing or doubled
+        for name in ("seed", "evaluations", "checkpoints", "warmup_steps", "final_rate", "weight_decay"):
+            if getattr(self, name) < 0:
+                raise ArcvqError(f"training.{name} must not be negative, got {getattr(self, name)}")
+        for name in ("learning_rate", "gradient_clip"):
+            if getattr(self, name) is not None and getattr(self, name) <= 0:
+                raise ArcvqError(f"training.{name} must be positive, got {getattr(self, name)}")
+        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
+            raise ArcvqError(f"training.betas takes two numbers from 0 to below 1, got {list(self.betas)}")
+        self.plan()  # fails early when a length is missing or doubled
 
     def plan(self) -> list[StageConfig]:
         """The stages as they will run, each with exactly one of epochs and steps and a learning rate."""
@@ -102,6 +105,8 @@ class TrainingConfig:
                 raise ArcvqError(f"{where}: give either epochs or steps")
             if (stage.epochs or stage.steps or 0) < 1:
                 raise ArcvqError(f"{where}: epochs or steps must be at least 1")
+            if stage.learning_rate is not None and stage.learning_rate <= 0:
+                raise ArcvqError(f"{where}.learning_rate must be positive, got {stage.learning_rate}")
         return [
             StageConfig(
                 train=list(stage.train),

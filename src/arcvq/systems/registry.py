@@ -60,6 +60,6 @@ def parse_system(data: Mapping[str, Any]) -> System:
     name = data.get("system")
     if name is None:
         raise ArcvqError(f"missing key 'system': expected one of {', '.join(sorted(SYSTEMS))}")
-    if name not in SYSTEMS:
+    if not isinstance(name, str) or name not in SYSTEMS:
         raise ArcvqError(f"unknown system {name!r}{nearest(str(name), SYSTEMS)}")
     return parse(SYSTEMS[name], data)

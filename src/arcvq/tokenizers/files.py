@@ -55,7 +55,7 @@ class Tokens:
             raise ArcvqError(f"{path}: not a readable .npz token file ({type(error).__name__}: {error})") from None
         if not np.issubdtype(tokens.dtype, np.integer):
             raise ArcvqError(f"{path}: tokens must be whole numbers, got {tokens.dtype}")
-        if tokens.ndim < 3 or tokens.shape[0] == 0:
+        if tokens.ndim < 3 or tokens.size == 0:
             raise ArcvqError(f"{path}: expected tokens (n, h, w), got shape {tokens.shape}")
         if names is None:
             names = [f"{i:06d}" for i in range(len(tokens))]
@@ -84,14 +84,14 @@ def encode_files(tokenizer: Tokenizer, sources: Sequence[str | Path]) -> Tokens:
     """Every image, at the tokenizer's own size (shorter side resized, centre cut out)."""
     paths = image_paths(sources)
     grids = [tokenizer.encode(images).cpu() for images in _batches(tokenizer, paths)]
-    return Tokens(torch.cat(grids), unique_names(paths))
+    return Tokens(torch.cat(grids), unique_names([path.stem for path in paths]))
 
 
 def reconstruct_files(tokenizer: Tokenizer, sources: Sequence[str | Path]) -> tuple[Tensor, list[str]]:
-    """uint8 (n, C, H, W): each original above its reconstruction would be (n, 2, ...); here only the reconstructions."""
+    """uint8 (n, C, H, W), and a name for each."""
     paths = image_paths(sources)
     parts = [to_uint8(tokenizer.reconstruct(images)).cpu() for images in _batches(tokenizer, paths)]
-    return torch.cat(parts), unique_names(paths)
+    return torch.cat(parts), unique_names([path.stem for path in paths])
 
 
 def decode_tokens(tokenizer: Tokenizer, tokens: Tokens) -> Tensor:
@@ -101,7 +101,7 @@ def decode_tokens(tokenizer: Tokenizer, tokens: Tokens) -> Tensor:
 
 def write_images(folder: Path, pixels: Tensor, names: Sequence[str]) -> list[Path]:
     """One PNG each, called after its original."""
-    paths = [folder / f"{safe_name(name)}.png" for name in names]
+    paths = [folder / f"{name}.png" for name in unique_names([safe_name(name) for name in names])]
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -111,14 +111,19 @@ def write_images(folder: Path, pixels: Tensor, names: Sequence[str]) -> list[Pat
     return paths
 
 
-def unique_names(paths: Sequence[Path]) -> list[str]:
-    """File names without ending, numbered where two files share one."""
-    seen: dict[str, int] = {}
-    names = []
-    for path in paths:
-        count = seen[path.stem] = seen.get(path.stem, 0) + 1
-        names.append(path.stem if count == 1 else f"{path.stem}-{count}")
-    return names
+def unique_names(names: Sequence[str]) -> list[str]:
+    """The names as they are, numbered where two are the same: no image may be written over another."""
+    taken = set(names)
+    seen: set[str] = set()
+    unique = []
+    for name in names:
+        candidate, count = name, 1
+        while candidate in seen or (count > 1 and candidate in taken):
+            count += 1
+            candidate = f"{name}-{count}"
+        seen.add(candidate)
+        unique.append(candidate)
+    return unique
 
 
 def safe_name(name: str) -> str:
@@ -128,10 +133,11 @@ def safe_name(name: str) -> str:
 
 
 def _batches(tokenizer: Tokenizer, paths: Sequence[Path]) -> Iterator[Tensor]:
-    size = tokenizer.image_size[0] if tokenizer.image_size else None
+    shapes = set()
     for start in range(0, len(paths), BATCH):
-        images = [read_image(path, tokenizer.channels, size) for path in paths[start : start + BATCH]]
-        if len({image.shape for image in images}) > 1:
+        images = [read_image(path, tokenizer.channels, tokenizer.side) for path in paths[start : start + BATCH]]
+        shapes |= {image.shape for image in images}
+        if len(shapes) > 1:
             raise ArcvqError(
                 "the images differ in size and this tokenizer has no size of its own: encode them one size at a time"
             )

@@ -17,6 +17,8 @@ from arcvq.tokenizers.card import model_card
 from arcvq.tokenizers.small import SmallDecoder, SmallEncoder, SmallTrunkConfig
 
 FORMAT = "arcvq-tokenizer-1"
+# All that a config.json may hold.
+KEYS = ("format", "system", "channels", "image_size", "tokenizer", "quantizer_name", "quantizer")
 TRUNKS = {"small": (SmallTrunkConfig, SmallEncoder, SmallDecoder)}
 # Trained tokenizers that travel inside the package, by name.
 EMBEDDED = ("tiny",)
@@ -42,6 +44,8 @@ class Tokenizer(nn.Module):
         system: str | None = None,
     ) -> None:
         super().__init__()
+        if channels < 1:
+            raise ArcvqError(f"channels must be at least 1, got {channels}")
         if quantizer.dim != trunk.latent_dim:
             raise ArcvqError(
                 f"the quantizer takes latents {quantizer.dim} wide but the trunk makes them {trunk.latent_dim} wide"
@@ -80,7 +84,7 @@ class Tokenizer(nn.Module):
     def latents(self, images: Tensor) -> Tensor:
         """Images → latents (B, D, h, w), before quantization."""
         self._check(images)
-        return self.encoder(images)
+        return self.encoder(images.to(self.device, self.dtype))
 
     def quantize(self, latents: Tensor) -> Quantized:
         return self.quantizer(latents)
@@ -88,6 +92,11 @@ class Tokenizer(nn.Module):
     def decode_latents(self, latents: Tensor) -> Tensor:
         """Latents (B, D, h, w), as a prior makes them, are quantized first, then decoded."""
         return self.decoder(self.quantize(latents).quantized)
+
+    @property
+    def side(self) -> int | None:
+        """The side of the square images it was trained on; None when they were not square, or it is not known."""
+        return self.image_size[0] if self.image_size and self.image_size[0] == self.image_size[1] else None
 
     @property
     def device(self) -> torch.device:
@@ -115,6 +124,9 @@ class Tokenizer(nn.Module):
     def from_config(cls, config: dict[str, Any]) -> Tokenizer:
         if config.get("format") != FORMAT:
             raise ArcvqError(f"not an arcvq tokenizer: its format is {config.get('format')!r}, expected {FORMAT!r}")
+        for key in config:
+            if key not in KEYS:
+                raise ArcvqError(f"unknown key {key!r}{nearest(key, KEYS)}")
         try:
             trunk_name = config["tokenizer"].get("trunk", "small")
             if trunk_name not in TRUNKS:
@@ -124,7 +136,7 @@ class Tokenizer(nn.Module):
             size = config.get("image_size")
             image_size = (int(size[0]), int(size[1])) if size else None
             channels = int(config["channels"])
-        except (KeyError, TypeError, AttributeError, IndexError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise ArcvqError(f"the tokenizer's configuration is incomplete or malformed: {error!r}") from None
         return cls(channels, trunk, quantizer, image_size=image_size, system=config.get("system"))
 
@@ -141,7 +153,11 @@ class Tokenizer(nn.Module):
     def from_pretrained(cls, source: str | Path, *, device: str | torch.device = "cpu") -> Tokenizer:
         """From a folder, a run, the name of an embedded tokenizer (`tiny`), or a repository on the Hugging Face Hub."""
         folder = _locate(source)
-        tokenizer = cls.from_config(read_json(folder / "config.json", "a saved tokenizer"))
+        config = read_json(folder / "config.json", "a saved tokenizer")
+        try:
+            tokenizer = cls.from_config(config)
+        except ArcvqError as error:
+            raise ArcvqError(f"{folder / 'config.json'}: {error}") from None
         tensors = read_tensors(folder / "model.safetensors", "a saved tokenizer")
         _load(tokenizer, tensors, folder / "model.safetensors")
         return tokenizer.to(device).eval()

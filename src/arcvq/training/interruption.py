@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,15 +12,22 @@ from typing import Any
 
 @contextmanager
 def stop_signals() -> Iterator[list[int]]:
-    """A list that fills when Ctrl-C or a termination signal comes; a second one interrupts at once."""
+    """A list that fills when Ctrl-C or a termination signal comes; another one a second later interrupts at once.
+
+    Not sooner: a launcher of several processes passes the same Ctrl-C on to each of them once more.
+    """
     received: list[int] = []
+    first = 0.0
     if threading.current_thread() is not threading.main_thread():
         yield received
         return
 
     def note(number: int, _: Any) -> None:
-        if received:
+        nonlocal first
+        if received and time.monotonic() - first > 1:
             raise KeyboardInterrupt
+        if not received:
+            first = time.monotonic()
         received.append(number)
 
     before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}

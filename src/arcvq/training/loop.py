@@ -14,6 +14,7 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import gather_object
 from torch import Tensor
 
+from arcvq import distributed
 from arcvq.data import Images, batch_count, batches, load_images, to_unit
 from arcvq.errors import ArcvqError
 from arcvq.objectives import Reconstruction
@@ -37,6 +38,7 @@ from arcvq.training.optimization import check_stages, make_optimizer, set_learni
 from arcvq.training.run import RunFolder
 
 KMEANS_IMAGES = 2048
+AGREE_EVERY = 10
 
 
 class Stopped(Exception):
@@ -90,6 +92,7 @@ class TrainingRun:
         if self.run.training.is_file():
             return Tokenizer.from_pretrained(self.run.model, device=self.accelerator.device)
         if self.is_main:
+            self.run.sweep()
             self.run.forget_after(self.position.step if self.resume_from else -1)
         looks = evaluation_steps(self.total_steps, self.training.evaluations)
         saves = {
@@ -111,7 +114,7 @@ class TrainingRun:
                         self.monitor.show(self.position.step)
                     if self.position.step in looks:
                         self.look()
-                    stopping = bool(signalled) or self.position.step == stop_after
+                    stopping = self.signalled(signalled) or self.position.step == stop_after
                     if self.position.step in saves or stopping:
                         self.save()
                     if stopping:
@@ -161,10 +164,9 @@ class TrainingRun:
         set_learning_rate(self.optimizer, stage, self.training, self.position.stage_step, steps)
         outputs: list[Quantized] = []
         totals: dict[str, Tensor] = {}
-        parts = batch.tensor_split(min(self.training.accumulate, max(1, len(batch))))
-        for i, part in enumerate(parts):
-            share = len(part) / max(1, len(batch))
-            with nullcontext() if i == len(parts) - 1 else self.accelerator.no_sync(self.model):
+        shares = self.micro_batch_shares()
+        for i, (part, share) in enumerate(zip(batch.tensor_split(len(shares)), shares)):
+            with nullcontext() if i == len(shares) - 1 else self.accelerator.no_sync(self.model):
                 images = to_unit(part)  # (b, C, H, W) in [-1, 1]
                 reconstruction, quantized = self.model(images)
                 losses = {"reconstruction": self.objective(reconstruction, images), **quantized.losses}
@@ -181,6 +183,24 @@ class TrainingRun:
         self.position.step += 1
         self.position.stage_step += 1
         return outputs, totals
+
+    def micro_batch_shares(self) -> list[float]:
+        """Each micro-batch's part of this step's global batch: as many, and the same, on every process."""
+        batch_size, world = self.system.data.batch_size, self.accelerator.num_processes
+        first = self.position.stage_step % self.batches_per_epoch * batch_size
+        size = min(batch_size, len(self.images) - first)
+        shards = [size * (rank + 1) // world - size * rank // world for rank in range(world)]
+        count = min(self.training.accumulate, max(1, min(shards)))
+        return [sum(shard // count + (i < shard % count) for shard in shards) / size for i in range(count)]
+
+    def signalled(self, received: list[int]) -> bool:
+        """Several processes agree on it, every few steps: they must all save after the same one."""
+        if self.accelerator.num_processes == 1:
+            return bool(received)
+        if self.position.step % AGREE_EVERY:
+            return False
+        count = torch.tensor(len(received), device=self.accelerator.device)
+        return bool(distributed.sum_over_processes(count))
 
     @property
     def epoch(self) -> float:
@@ -263,7 +283,7 @@ class TrainingRun:
                 },
             )
         self.accelerator.wait_for_everyone()
-        return self.tokenizer.eval()
+        return Tokenizer.from_pretrained(self.run.model, device=self.accelerator.device)
 
 
 def make_accelerator(training: TrainingConfig) -> Accelerator:

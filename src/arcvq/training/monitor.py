@@ -95,8 +95,11 @@ class Monitor:
     def flush(self) -> None:
         """Before a checkpoint: what it claims to have logged is on disk."""
         if self.active:
-            self._file.flush()
-            os.fsync(self._file.fileno())
+            try:
+                self._file.flush()
+                os.fsync(self._file.fileno())
+            except OSError as error:
+                raise cannot_write(self.run.metrics, error) from None
 
     def _write(self, record: dict[str, Any]) -> None:
         if not self.active:

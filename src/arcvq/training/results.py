@@ -51,9 +51,8 @@ def measure(
     name = data or (system.data.name if system else None)
     if name is None:
         raise ArcvqError(f"{source}: is a model without a run, so it has no data set of its own: say --data NAME")
-    size = tokenizer.image_size[0] if tokenizer.image_size else None
     root = root or (system.data.root if system else None)
-    images = load_images(name, split="test", root=Path(root) if root else None, image_size=size, limit=limit)
+    images = load_images(name, split="test", root=Path(root) if root else None, image_size=tokenizer.side, limit=limit)
     if images.channels != tokenizer.channels:
         raise ArcvqError(f"{name} has {images.channels} channels but the tokenizer takes {tokenizer.channels}")
     evaluations = [
@@ -84,7 +83,7 @@ def measure(
             "versions": library_versions(),
         },
     }
-    if system:
+    if system and name == system.data.name:
         for evaluation in evaluations:
             write_json(run.path / f"evaluation-{evaluation.protocol}.json", evaluation.to_json())
     return Measured(tokenizer, images, evaluations, document)

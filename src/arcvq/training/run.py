@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,20 @@ class RunFolder:
         except ArcvqError as error:
             raise ArcvqError(f"{self.config}: {error}") from None
 
+    def sweep(self) -> None:
+        """Remove what a kill left half-written: `arcvq.storage` writes under a name that begins with a dot."""
+        own = (
+            self.config,
+            self.metrics,
+            self.model,
+            self.training,
+            self.codebooks / "step-",
+            self.checkpoints / "step-",
+        )
+        for path in own:
+            for left in path.parent.glob(f".{path.name}*"):
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
+
     def forget_after(self, step: int) -> None:
         """Drop what metrics.jsonl says of steps after `step`, and a line torn by a kill: the resumed run writes them again."""
         if not self.metrics.exists():
@@ -61,10 +76,10 @@ class RunFolder:
         kept = []
         for line in self.metrics.read_bytes().split(b"\n"):
             try:
-                record = json.loads(line)
-            except ValueError:
+                kept_line = json.loads(line)["step"] <= step
+            except (ValueError, TypeError, KeyError):
                 continue
-            if record["step"] <= step:
+            if kept_line:
                 kept.append(line + b"\n")
         write_bytes(self.metrics, b"".join(kept))
 
@@ -77,7 +92,7 @@ def _plain(value: Any) -> Any:
 
 def _differences(there: Any, here: Any, where: str = "") -> Iterator[str]:
     if isinstance(there, dict) and isinstance(here, dict):
-        for key in there.keys() | here.keys():
+        for key in dict.fromkeys([*there, *here]):  # not a set: the same one is named each time
             yield from _differences(there.get(key), here.get(key), f"{where}.{key}" if where else key)
     elif there != here:
         yield f"{where} is {there} there and {here} here"

@@ -1,0 +1,68 @@
+"""What every test stands on: one thread for each process, no network, and tokenizers and trainings that are tiny."""
+
+import os
+
+# Two test runs, or a test and its subprocesses, that each want every core spend their time waiting for one another. One
+# thread also makes sums the same on machines with different numbers of cores.
+os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+torch.set_num_threads(1)
+
+TINY: dict[str, Any] = {
+    "data.limit": 64,
+    "data.batch_size": 16,
+    "tokenizer.width": 16,
+    "tokenizer.residual_width": 8,
+    "tokenizer.latent_dim": 8,
+    "quantizer.codebook_size": 32,
+    "training.steps": 6,
+    "training.learning_rate": 1e-3,
+    "training.log_every": 1,
+    "training.evaluations": 2,
+    "training.evaluation_images": 32,
+    "training.checkpoints": 2,
+}
+
+
+def as_arguments(settings: dict[str, Any]) -> list[str]:
+    return [f"--{key}={'null' if value is None else value}" for key, value in settings.items()]
+
+
+@pytest.fixture(scope="session")
+def tiny_settings() -> Callable[..., list[str]]:
+    """`tiny_settings({"training.steps": 3})` → the command line that makes any preset tiny, with these on top."""
+    return lambda changes=None: as_arguments({**TINY, **(changes or {})})
+
+
+@pytest.fixture(scope="session")
+def tiny_system(tiny_settings: Callable[..., list[str]]) -> Callable[..., Any]:
+    """`tiny_system("vq-vae", {"training.steps": 3})` → the sample's preset of that name, made tiny."""
+    from arcvq.systems import load_system
+
+    return lambda preset="arcvq-vae", changes=None: load_system(f"sample/{preset}", tiny_settings(changes))
+
+
+@pytest.fixture(scope="session")
+def trained_run(tmp_path_factory: pytest.TempPathFactory, tiny_system: Callable[..., Any]) -> Path:
+    """A finished run that tests read and never write to."""
+    from arcvq.training import train
+
+    run = tmp_path_factory.mktemp("trained") / "run"
+    train(tiny_system(), run, quiet=True)
+    return run
+
+
+@pytest.fixture(scope="session")
+def test_pixels() -> torch.Tensor:
+    """uint8 (12, 1, 28, 28) of the embedded sample's test images."""
+    from arcvq.data import load_images
+
+    return load_images("sample", split="test", limit=12).gather(torch.arange(12))

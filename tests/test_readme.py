@@ -1,0 +1,100 @@
+"""The README is run: every python block in one namespace, every bash block in one folder, in the order they stand in."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from arcvq.data import write_png
+
+ROOT = Path(__file__).resolve().parent.parent
+README = ROOT / "README.md"
+PHOTOS = 24  # more than 20, so that a folder's every-20th rule has something to hold out
+
+
+@dataclass(frozen=True)
+class Block:
+    language: str
+    line: int  # of its first line of code
+    code: str
+
+
+def blocks() -> list[Block]:
+    found, language, start, code = [], None, 0, []
+    for number, line in enumerate(README.read_text(encoding="utf-8").splitlines(), 1):
+        if language is None and line.startswith("```"):
+            language, start, code = line[3:].strip(), number + 1, []
+        elif line == "```":
+            found.append(Block(str(language), start, "\n".join(code) + "\n"))
+            language = None
+        elif language is not None:
+            code.append(line)
+    assert language is None, f"README.md: the block of line {start} is not closed"
+    return found
+
+
+def test_only_known_languages() -> None:
+    """An unlabelled block would not be run and nobody would notice."""
+    assert {block.language for block in blocks()} <= {"python", "bash", "console", "yaml"}
+    assert {"python", "bash"} <= {block.language for block in blocks()}
+
+
+def test_every_block_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    # What the README supposes a reader to have: a photo, and a folder of photos.
+    generator = torch.Generator().manual_seed(0)
+    for path in ["photo.png", *(f"photos/{i:02}.png" for i in range(PHOTOS))]:
+        write_png(tmp_path / path, torch.randint(256, (3, 40, 48), dtype=torch.uint8, generator=generator))
+    namespace: dict[str, Any] = {"__name__": "readme"}
+    for block in blocks():
+        if block.language == "python":
+            # Padded, so that a traceback points into the README itself.
+            exec(compile("\n" * (block.line - 1) + block.code, str(README), "exec"), namespace)
+        elif block.language == "yaml":
+            name = re.match(r"# (\S+\.yaml)\n", block.code)
+            assert name, f"README.md:{block.line}: a YAML block begins with the name of its file"
+            (tmp_path / name[1]).write_text(block.code, encoding="utf-8")
+        elif block.language == "bash":
+            run_bash(block, tmp_path)
+
+
+def run_bash(block: Block, folder: Path) -> None:
+    lines = block.code.splitlines()
+    for line in lines:
+        if line.startswith("make "):
+            assert set(line.split()[1:]) <= make_targets(), f"README.md: {line!r} is not a target of the Makefile"
+    script = "\n".join(line for line in lines if not line.startswith("make "))
+    # One thread a process: these are many small commands, and other tests run beside them.
+    environment = os.environ | {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "OMP_NUM_THREADS": "1",
+    }
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, f"README.md:{block.line}:\n{script}\n{done.stdout}\n{done.stderr}"
+
+
+def make_targets() -> set[str]:
+    return set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
+
+
+def test_links_lead_somewhere() -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", README.read_text(encoding="utf-8")):
+        assert target.startswith("https://") or (ROOT / target).exists(), f"README.md links to {target}, which is not there"
+
+
+def test_console_commands_exist() -> None:
+    """The long commands are not run, but their first words are checked."""
+    commands = re.findall(r"^\$ (.+)$", "".join(b.code for b in blocks() if b.language == "console"), re.M)
+    assert commands
+    for command in commands:
+        assert re.match(r"(arcvq|accelerate launch .*-m arcvq\.cli) (train|evaluate) ", command), command
