@@ -9,9 +9,10 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c co
 setup: $(VENV)/.installed
 setup-dev: $(VENV)/.installed-dev
 
+# A failed venv is taken away again: half of one would pass for a whole one next time.
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "arcvq needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Try: make setup PYTHON=python3.12")'
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing arcvq into $(VENV) (torch is large: a few minutes the first time)"

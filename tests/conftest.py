@@ -1,12 +1,6 @@
 """What every test stands on: one thread for each process, no network, and tokenizers and trainings that are tiny."""
 
 import os
-
-# Two test runs, or a test and its subprocesses, that each want every core spend their time waiting for one another. One
-# thread also makes sums the same on machines with different numbers of cores.
-os.environ["OMP_NUM_THREADS"] = "1"
-os.environ["HF_HUB_OFFLINE"] = "1"
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +8,11 @@ from typing import Any
 import pytest
 import torch
 
+# Tests, their subprocesses and whatever else runs here would each want every core and wait for one another. One thread
+# also makes sums the same on machines with different numbers of cores.
 torch.set_num_threads(1)
+os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["HF_HUB_OFFLINE"] = "1"
 
 TINY: dict[str, Any] = {
     "data.limit": 64,
@@ -61,7 +59,7 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory, tiny_system: Callable[
 
 
 @pytest.fixture(scope="session")
-def test_pixels() -> torch.Tensor:
+def sample_pixels() -> torch.Tensor:
     """uint8 (12, 1, 28, 28) of the embedded sample's test images."""
     from arcvq.data import load_images
 

@@ -78,7 +78,12 @@ def run_bash(block: Block, folder: Path) -> None:
         "OMP_NUM_THREADS": "1",
     }
     done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", script], cwd=folder, env=environment, capture_output=True, text=True, check=False
+        ["bash", "-euo", "pipefail", "-c", script],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, f"README.md:{block.line}:\n{script}\n{done.stdout}\n{done.stderr}"
 
@@ -89,7 +94,9 @@ def make_targets() -> set[str]:
 
 def test_links_lead_somewhere() -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", README.read_text(encoding="utf-8")):
-        assert target.startswith("https://") or (ROOT / target).exists(), f"README.md links to {target}, which is not there"
+        assert target.startswith("https://") or (ROOT / target).exists(), (
+            f"README.md links to {target}, which is not there"
+        )
 
 
 def test_console_commands_exist() -> None:

@@ -161,7 +161,7 @@ class Quantizer(nn.Module):
         if heads > 1 and (tokens.dim() < 2 or tokens.shape[-1] != heads):
             raise ArcvqError(f"expected tokens (B, *spatial, {heads}), one per head, got shape {tuple(tokens.shape)}")
         tokens = tokens.to(torch.int64)
-        if not _traced() and tokens.numel():
+        if host_may_read(tokens) and tokens.numel():
             low, high = int(tokens.min()), int(tokens.max())
             if low < -1 or high >= self.config.codebook_size:
                 raise ArcvqError(
@@ -235,7 +235,8 @@ class Quantizer(nn.Module):
         rows = self.project_out(codes)
         if mask is not None:
             rows = torch.where(mask.unsqueeze(-1), rows, 0.0)
-        return rows if self.config.channel_last else rows.movedim(-1, 1)
+        # Contiguous, as an encoder's output is: a decoder then meets the memory layout it would meet without us.
+        return rows if self.config.channel_last else rows.movedim(-1, 1).contiguous()
 
     def _check_mask(self, mask: Tensor, rows: Tensor) -> None:
         if mask.dtype != torch.bool or mask.shape != rows.shape[:-1]:
@@ -246,7 +247,7 @@ class Quantizer(nn.Module):
     def _count_nonfinite(self, rows: Tensor) -> Tensor:
         bad = ~torch.isfinite(rows.detach())
         count = bad.sum()
-        if not _traced() and not _capturing(rows) and bool(count):
+        if host_may_read(rows) and bool(count):
             first = bad.nonzero()[0].tolist()
             value = rows[tuple(first)].item()
             raise ArcvqError(
@@ -259,9 +260,8 @@ class Quantizer(nn.Module):
         return f"dim={self.dim}, {self.config}"
 
 
-def _traced() -> bool:
-    return torch.compiler.is_compiling() or torch.compiler.is_exporting()
-
-
-def _capturing(tensor: Tensor) -> bool:
-    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
+def host_may_read(tensor: Tensor) -> bool:
+    """False while a graph is being traced, exported or captured: then a value is not there to be looked at."""
+    if torch.compiler.is_compiling() or torch.compiler.is_exporting():
+        return False
+    return not (tensor.is_cuda and torch.cuda.is_current_stream_capturing())

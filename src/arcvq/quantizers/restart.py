@@ -41,12 +41,19 @@ def restart_(
     share.lerp_(counts.to(share.dtype) / total, 1 - restart.decay)
     codes = codebook.shape[0]
     dead = share < restart.threshold / codes
-    if valid is None:
-        chosen = torch.randint(latents.shape[0], (codes,), device=latents.device)
-    else:
-        # A batch of nothing but padding still needs some weight to draw from; its zeros move no code that matters.
-        chosen = torch.multinomial(valid.to(torch.float32) + 1e-20, codes, replacement=True)
-    candidates = distributed.from_first_process(latents[chosen].to(codebook.dtype))  # (K, D)
+    candidates = latents.new_zeros(codes, latents.shape[1])
+    if latents.shape[0]:  # a process whose share of the last batch is empty has nothing to offer
+        candidates = latents[_random_rows(latents.shape[0], codes, valid, latents.device)]
+    candidates = distributed.from_first_process(candidates.to(codebook.dtype))  # (K, D)
     codebook.copy_(torch.where(dead.unsqueeze(1), candidates, codebook))
     share.copy_(torch.where(dead, 1 / codes, share))
     return dead
+
+
+def _random_rows(rows: int, count: int, valid: Tensor | None, device: torch.device) -> Tensor:
+    """`count` row numbers, with replacement, among the valid ones (all padding: the last row)."""
+    if valid is None:
+        return torch.randint(rows, (count,), device=device)
+    rank = valid.cumsum(dim=0)  # the n-th valid row is the first whose rank exceeds n
+    chosen = (torch.rand(count, device=device, dtype=torch.float64) * rank[-1]).floor().to(rank.dtype)
+    return torch.searchsorted(rank, chosen, right=True).clamp(max=rows - 1)

@@ -24,7 +24,7 @@ from arcvq.functional import (
 )
 from arcvq.functional.chunks import choose_backend
 from arcvq.functional.similarity import check_metric
-from arcvq.quantizers.base import Quantizer, QuantizerConfig
+from arcvq.quantizers.base import Quantizer, QuantizerConfig, host_may_read
 from arcvq.quantizers.kmeans import kmeans
 from arcvq.quantizers.quantized import Record
 from arcvq.quantizers.restart import Restart, restart_
@@ -163,12 +163,8 @@ class VQ(Quantizer):
         return entropy_loss(entropy, share, count.clamp(min=1))
 
     def _check_started(self) -> None:
-        if (
-            self.config.start == "kmeans"
-            and self.training
-            and not torch.compiler.is_compiling()
-            and not bool(self.started)
-        ):
+        waiting = self.config.start == "kmeans" and self.training and host_may_read(self.started)
+        if waiting and not bool(self.started):
             raise ArcvqError(
                 "start is kmeans but the codebook has not seen any latents: call kmeans_start_(latents) before training"
             )

@@ -128,8 +128,8 @@ class TrainingRun:
         stage = self.stages[self.position.stage]
         self.optimizer = make_optimizer(self.tokenizer, stage, self.training)
         if self.training.compile:
-            # Two shapes, full batches and the last: a graph each. Inductor's layout pass miscounts the strides of a
-            # one-channel convolution's backward (torch 2.11), so grey images do without it.
+            # Two shapes, full batches and the last: a graph each. With one channel, contiguous and channels-last strides look
+            # alike, and torch 2.11's layout pass was seen to guess wrong: grey images do without it.
             self.tokenizer.compile(dynamic=False, options={"layout_optimization": self.tokenizer.channels > 1})
         self.model, self.prepared = self.accelerator.prepare(self.tokenizer, self.optimizer)
         if self.resume_from is not None:

@@ -1,0 +1,56 @@
+"""The reconstruction term, by hand."""
+
+import pytest
+import torch
+
+from arcvq import ArcvqError
+from arcvq.objectives import Reconstruction, ReconstructionConfig
+
+IMAGES = torch.tensor([[0.0, 1.0], [-1.0, 0.5]]).view(2, 1, 1, 2)
+COPIES = torch.tensor([[0.5, 1.0], [-1.0, -0.5]]).view(2, 1, 1, 2)  # off by 0.5, 0, 0 and 1
+VARIANCE = 0.3125
+
+
+@pytest.mark.parametrize(
+    ("kind", "normalise", "value"),
+    [
+        ("mse", "none", 0.3125),
+        ("mse", "variance", 1.0),
+        ("mse", "variance01", 4.0),
+        ("l1", "none", 0.375),
+        ("l1", "variance", 1.2),
+        ("l1", "variance01", 4.8),
+    ],
+)
+def test_the_value_is_the_mean_error_over_the_divisor(kind: str, normalise: str, value: float) -> None:
+    objective = Reconstruction(ReconstructionConfig(reconstruction=kind, normalise=normalise), VARIANCE)
+    assert objective(COPIES, IMAGES).item() == pytest.approx(value, rel=1e-6)
+
+
+def test_the_gradient_is_that_of_the_mean() -> None:
+    copies = COPIES.clone().requires_grad_()
+    Reconstruction(ReconstructionConfig(), VARIANCE)(copies, IMAGES).backward()
+    torch.testing.assert_close(copies.grad, 2 * (COPIES - IMAGES) / 4 / VARIANCE)
+
+
+def test_half_precision_is_compared_in_float32() -> None:
+    objective = Reconstruction(ReconstructionConfig(normalise="none"), VARIANCE)
+    value = objective(COPIES.bfloat16(), IMAGES)
+    assert value.dtype == torch.float32
+    assert value.item() == 0.3125
+
+
+def test_a_process_without_images_adds_nothing() -> None:
+    empty = torch.zeros(0, 1, 1, 2)
+    assert Reconstruction(ReconstructionConfig(), VARIANCE)(empty, empty).item() == 0.0
+
+
+@pytest.mark.parametrize("normalise", ["variance", "variance01"])
+@pytest.mark.parametrize("variance", [0.0, float("nan")])
+def test_images_of_one_colour_cannot_be_normalised(normalise: str, variance: float) -> None:
+    with pytest.raises(ArcvqError, match="all of one colour: their variance is 0; set objective.normalise to none"):
+        Reconstruction(ReconstructionConfig(normalise=normalise), variance)
+
+
+def test_images_of_one_colour_need_no_normalisation() -> None:
+    assert Reconstruction(ReconstructionConfig(normalise="none"), 0.0)(COPIES, IMAGES).item() == 0.3125

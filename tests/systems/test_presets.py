@@ -1,0 +1,119 @@
+"""Every shipped preset parses, says how it is run, and is what its name says."""
+
+from typing import Any
+
+import pytest
+
+from arcvq import Arc, ArcvqError, Ball
+from arcvq.systems import SYSTEMS, load_system, preset_header, preset_names, preset_path
+
+DATA_SETS = ("cifar10", "fashion-mnist", "mnist", "sample")
+NAMES = (
+    "arcvq-vae",
+    "arcvq-vae-fixed-ball",
+    "released-code",
+    "vq-vae",
+    "vq-vae-bbnr",
+    "vq-vae-bbnr-euclidean",
+    "vq-vae-cosine",
+)
+# preset → metric, start, ball, arc
+PAPER_ARC, PAPER_BALL = Arc(), Ball()
+QUANTIZERS: dict[str, tuple[str, str, Ball | None, Arc | None]] = {
+    "arcvq-vae": ("cosine", "unit-sphere", PAPER_BALL, PAPER_ARC),
+    "arcvq-vae-fixed-ball": ("cosine", "unit-sphere", Ball(schedule="constant", start=1.0), PAPER_ARC),
+    "released-code": ("cosine", "unit-sphere", PAPER_BALL, Arc(scale=5.0)),
+    "vq-vae": ("euclidean", "uniform", None, None),
+    "vq-vae-bbnr": ("cosine", "unit-sphere", PAPER_BALL, None),
+    "vq-vae-bbnr-euclidean": ("euclidean", "unit-sphere", PAPER_BALL, None),
+    "vq-vae-cosine": ("cosine", "uniform", None, None),
+}
+
+
+def test_every_data_set_has_every_preset() -> None:
+    assert preset_names() == sorted(f"{data}/{name}" for data in DATA_SETS for name in NAMES)
+
+
+@pytest.mark.parametrize("preset", preset_names())
+def test_a_preset_is_what_its_path_says(preset: str) -> None:
+    data, name = preset.split("/")
+    system = load_system(preset)
+    assert (system.data.name, system.title) == (data, name)
+    assert system.system in SYSTEMS
+    quantizer: Any = system.quantizer
+    assert (quantizer.metric, quantizer.start, quantizer.ball, quantizer.arc) == QUANTIZERS[name]
+    assert quantizer.codebook_size == 512
+    assert system.training.select == ("test-best" if name == "released-code" else "last")
+    assert (system.objective.reconstruction, system.objective.normalise) == ("mse", "variance")
+    assert (system.training.learning_rate, system.training.seed) == (3e-4, 1)
+
+
+@pytest.mark.parametrize("preset", preset_names())
+def test_a_preset_is_the_papers_model_and_length(preset: str) -> None:
+    system = load_system(preset)
+    channels, side = (3, 32) if preset.startswith("cifar10") else (1, 28)
+    tokenizer = system.build_tokenizer(channels, (side, side), 100)
+    parameters = sum(parameter.numel() for parameter in tokenizer.parameters())
+    assert parameters == (695_491 if channels == 3 else 691_393)
+    if preset.startswith("sample"):
+        assert (system.training.steps, system.training.epochs, system.data.batch_size) == (400, None, 128)
+    else:
+        assert (system.training.epochs, system.training.steps, system.data.batch_size) == (500, None, 1024)
+
+
+@pytest.mark.parametrize("preset", preset_names())
+def test_a_preset_opens_with_what_it_is_and_its_own_command(preset: str) -> None:
+    header = preset_header(preset)
+    title = {"cifar10": "CIFAR-10", "fashion-mnist": "Fashion-MNIST", "mnist": "MNIST", "sample": "embedded sample"}
+    assert title[preset.split("/")[0]] in header[0]
+    commands = [line for line in header if line.startswith("arcvq train ")]
+    assert commands == [f"arcvq train {preset} --out runs/{preset.replace('/', '-')}"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_presets_of_one_name_differ_only_in_data_and_length(name: str) -> None:
+    systems = [load_system(f"{data}/{name}") for data in DATA_SETS]
+    assert all(system.quantizer == systems[0].quantizer for system in systems)
+    assert all(system.tokenizer == systems[0].tokenizer for system in systems)
+    assert all(system.objective == systems[0].objective for system in systems)
+
+
+@pytest.mark.parametrize(
+    ("preset", "message"),
+    [
+        ("cifar10/arcvqvae", "unknown preset 'cifar10/arcvqvae': did you mean cifar10/arcvq-vae"),
+        ("cifar/vq-vae", "unknown preset 'cifar/vq-vae': did you mean cifar10/vq-vae"),
+        ("nothing.yaml", "nothing.yaml: no such file"),
+        ("../secrets", "unknown preset '../secrets'"),
+    ],
+)
+def test_an_unknown_preset_is_answered_with_the_nearest_names(preset: str, message: str) -> None:
+    with pytest.raises(ArcvqError) as raised:
+        preset_path(preset)
+    assert str(raised.value).startswith(message)
+
+
+def test_settings_go_on_top_of_a_preset() -> None:
+    settings = ["--quantizer.arc.scale", "20", "--quantizer.ball=null", "--training.steps=9", "--training.epochs=null"]
+    system = load_system("cifar10/arcvq-vae", settings)
+    quantizer: Any = system.quantizer
+    assert quantizer.arc == Arc(scale=20.0)
+    assert quantizer.ball is None
+    assert (system.training.steps, system.training.epochs) == (9, None)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["--quantizer.arc.skale", "20"], "sample/arcvq-vae: unknown key 'quantizer.arc.skale': did you mean scale?"),
+        (["--training.steps", "soon"], "sample/arcvq-vae: training.steps: expected a number, got 'soon' (str)"),
+        (["--training.steps"], "sample/arcvq-vae: --training.steps needs a value"),
+        (["--training", "3"], "sample/arcvq-vae: training: expected a mapping of keys to values, got 3 (int)"),
+        (["--system", "vqvae"], "sample/arcvq-vae: unknown system 'vqvae': did you mean vq-vae"),
+    ],
+)
+def test_a_wrong_setting_is_named(settings: list[str], message: str) -> None:
+    with pytest.raises(ArcvqError) as raised:
+        load_system("sample/arcvq-vae", settings)
+    assert str(raised.value).startswith(message)
+    assert "\n" not in str(raised.value)

@@ -1,0 +1,152 @@
+"""Every registered system, from the least that a YAML can say."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from arcvq import Arc, ArcvqError, Ball
+from arcvq.config import to_dict
+from arcvq.systems import SYSTEMS, load_system, parse_system
+
+LENGTH = {"training": {"steps": 3}}
+# system → quantizer, metric, start, whether it has a ball and an ArcLoss
+FLAGS = {
+    "vq-vae": ("VQ", "euclidean", "uniform", False, False),
+    "vq-vae-cosine": ("VQ", "cosine", "uniform", False, False),
+    "arcvq-vae": ("ArcVQ", "cosine", "unit-sphere", True, True),
+}
+
+
+def message_of(data: Any) -> str:
+    with pytest.raises(ArcvqError) as raised:
+        parse_system(data)
+    message = str(raised.value)
+    assert "\n" not in message
+    return message
+
+
+def test_the_table_here_has_every_system() -> None:
+    assert FLAGS.keys() == SYSTEMS.keys()
+
+
+@pytest.mark.parametrize("name", sorted(SYSTEMS))
+def test_a_system_and_a_length_are_enough_to_build_it(name: str) -> None:
+    system = parse_system({"system": name, **LENGTH})
+    tokenizer = system.build_tokenizer(1, (28, 28), 3)
+    quantizer, metric, start, ball, arc = FLAGS[name]
+    assert type(system) is SYSTEMS[name]
+    assert type(tokenizer.quantizer).__name__ == quantizer
+    config: Any = tokenizer.quantizer.config
+    assert (config.metric, config.start) == (metric, start)
+    assert (config.ball is not None, config.arc is not None) == (ball, arc)
+    assert (config.entropy, config.restart) == (None, None)
+    assert (config.codebook_size, config.total_steps) == (512, 3)
+    assert (tokenizer.system, tokenizer.image_size) == (name, (28, 28))
+    assert sum(parameter.numel() for parameter in tokenizer.parameters()) == 691_393
+
+
+@pytest.mark.parametrize("name", sorted(SYSTEMS))
+def test_a_system_says_what_it_is_and_where_it_comes_from(name: str) -> None:
+    assert len(SYSTEMS[name].summary) > 20
+    assert len(SYSTEMS[name].citation) > 20
+
+
+@pytest.mark.parametrize("name", sorted(SYSTEMS))
+def test_a_resolved_system_parses_back_to_itself(name: str) -> None:
+    system = parse_system({"system": name, **LENGTH})
+    written = yaml.safe_dump({**to_dict(system), "training": {**to_dict(system)["training"], "betas": [0.9, 0.999]}})
+    assert parse_system(yaml.safe_load(written)) == system
+
+
+def test_the_papers_defaults_are_the_systems() -> None:
+    quantizer: Any = parse_system({"system": "arcvq-vae", **LENGTH}).quantizer
+    assert quantizer.arc == Arc(scale=10.0, margin=0.1, top_k=3, weight=1.0, decay=5e-4, stop_gradient=True)
+    assert quantizer.ball == Ball(schedule="exponential", alpha=3e-4, start=1.0)
+    assert (quantizer.codebook_weight, quantizer.commitment_weight) == (1.0, 0.25)
+
+
+@pytest.mark.parametrize("name", ["vq-vae", "arcvq-vae"])
+def test_the_codebook_starts_as_the_system_says(name: str) -> None:
+    torch.manual_seed(0)
+    codebook = parse_system({"system": name, **LENGTH}).build_tokenizer(1, (28, 28), 3).quantizer.codebook
+    if name == "arcvq-vae":
+        torch.testing.assert_close(codebook.norm(dim=1), torch.ones(512))
+    else:
+        assert 0.9 / 512 < codebook.abs().max() <= 1 / 512
+
+
+def test_a_name_of_ones_own_is_the_title() -> None:
+    assert parse_system({"system": "vq-vae", **LENGTH}).title == "vq-vae"
+    assert parse_system({"system": "vq-vae", "name": "mine", **LENGTH}).title == "mine"
+
+
+def test_a_missing_or_unknown_system_is_answered_with_what_there_is() -> None:
+    assert message_of({}) == "missing key 'system': expected one of arcvq-vae, vq-vae, vq-vae-cosine"
+    assert message_of({"system": "arcvqvae"}).startswith("unknown system 'arcvqvae': did you mean arcvq-vae")
+    for name in (["vq-vae"], {"class_path": "os.system"}, 3):
+        assert message_of({"system": name}).startswith("unknown system ")
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"quantiser": {}}, "unknown key 'quantiser': did you mean quantizer?"),
+        ({"quantizer": {"codebok_size": 3}}, "unknown key 'quantizer.codebok_size': did you mean codebook_size"),
+        ({"quantizer": {"arc": {"scal": 3}}}, "unknown key 'quantizer.arc.scal': did you mean scale?"),
+        ({"class_path": "os.system"}, "unknown key 'class_path'"),
+        ({"quantizer": {"codebook_size": "many"}}, "quantizer.codebook_size: expected a number, got 'many'"),
+        ({"quantizer": {"metric": "angle"}}, "quantizer.metric: expected one of euclidean, cosine"),
+        ({"data": {"batch_size": 2.5}}, "data.batch_size: expected a whole number, got 2.5"),
+        ({"data": {"batch_size": 0}}, "data.batch_size must be at least 1, got 0"),
+        ({"data": {"limit": 0}}, "data.limit must be at least 1, got 0"),
+        ({"data": ["sample"]}, "data: expected a mapping of keys to values, got ['sample'] (list)"),
+        ({"tokenizer": {"trunk": "large"}}, "tokenizer.trunk: expected one of small, got 'large'"),
+        ({"objective": {"normalise": "all"}}, "objective.normalise: expected one of variance, variance01, none"),
+        ({"training": {"steps": 3, "compile": "yes"}}, "training.compile: expected true or false, got 'yes'"),
+        ({"training": {}}, "training: give either epochs or steps"),
+        ({"training": {"steps": 3, "epochs": 1}}, "training: give either epochs or steps"),
+        ({"training": {"steps": 0}}, "training: epochs or steps must be at least 1"),
+        ({"training": {"stages": [{"steps": 1}, {}]}}, "training.stages[1]: give either epochs or steps"),
+        (
+            {"training": {"stages": [{"steps": 1, "learning_rate": 0}]}},
+            "training.stages[0].learning_rate must be positive, got 0.0",
+        ),
+        ({"training": {"steps": 3, "accumulate": 0}}, "training.accumulate must be at least 1, got 0"),
+        ({"training": {"steps": 3, "log_every": 0}}, "training.log_every must be at least 1, got 0"),
+        ({"training": {"steps": 3, "evaluations": -1}}, "training.evaluations must not be negative, got -1"),
+        ({"training": {"steps": 3, "seed": -1}}, "training.seed must not be negative, got -1"),
+        ({"training": {"steps": 3, "learning_rate": 0}}, "training.learning_rate must be positive, got 0.0"),
+        ({"training": {"steps": 3, "gradient_clip": 0}}, "training.gradient_clip must be positive, got 0.0"),
+        ({"training": {"steps": 3, "betas": [0.9]}}, "training.betas takes two numbers from 0 to below 1, got [0.9]"),
+        ({"training": {"steps": 3, "betas": [0.9, 1]}}, "training.betas takes two numbers from 0 to below 1"),
+    ],
+)
+def test_a_wrong_key_or_value_is_named(data: dict[str, Any], message: str) -> None:
+    assert message in message_of({"system": "arcvq-vae", **LENGTH, **data})
+
+
+def test_stages_take_the_learning_rate_of_the_whole_unless_they_have_their_own() -> None:
+    training = parse_system(
+        {
+            "system": "vq-vae",
+            "training": {
+                "learning_rate": 0.5,
+                "stages": [{"train": ["encoder"], "epochs": 2}, {"steps": 3, "learning_rate": 0.1}],
+            },
+        }
+    ).training
+    assert [stage.learning_rate for stage in training.plan()] == [0.5, 0.1]
+    assert training.stage_steps(batches_per_epoch=4) == [8, 3]
+
+
+def test_a_yaml_of_ones_own_loads_under_its_own_name(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("system: vq-vae\ntraining: {steps: 3}\n")
+    system = load_system(str(path), ["--quantizer.codebook_size", "64", "--training.seed=7"])
+    assert (system.title, system.quantizer.codebook_size, system.training.seed) == ("mine", 64, 7)
+    with pytest.raises(ArcvqError) as raised:
+        load_system(str(path), ["--quantizer.codebook_siz", "64"])
+    assert str(raised.value).startswith(f"{path}: unknown key 'quantizer.codebook_siz': did you mean codebook_size")

@@ -1,0 +1,222 @@
+"""Image files → token files → image files."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+from arcvq import VQ, ArcvqError, Tokenizer
+from arcvq.data import write_png
+from arcvq.tokenizers import SmallTrunkConfig
+from arcvq.tokenizers.files import (
+    Tokens,
+    decode_tokens,
+    encode_files,
+    image_paths,
+    reconstruct_files,
+    safe_name,
+    unique_names,
+    write_images,
+)
+
+TRUNK = SmallTrunkConfig(width=16, residual_width=8, latent_dim=8)
+
+
+def make_tokenizer(channels: int = 1, image_size: tuple[int, int] | None = (28, 28)) -> Tokenizer:
+    torch.manual_seed(0)
+    return Tokenizer(channels, TRUNK, VQ(8, 32, start="normal"), image_size=image_size).eval()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, sample_pixels: Tensor) -> Path:
+    for i, pixels in enumerate(sample_pixels):
+        write_png(tmp_path / "images" / f"image-{i:02d}.png", pixels)
+    return tmp_path / "images"
+
+
+def error_of(call: Any, *arguments: Any) -> str:
+    with pytest.raises(ArcvqError) as raised:
+        call(*arguments)
+    message = str(raised.value)
+    assert "\n" not in message
+    return message
+
+
+def test_tokens_on_disk_are_the_tokens_and_their_names(tmp_path: Path) -> None:
+    tokens = Tokens(torch.randint(0, 512, (3, 7, 7)), ["a", "größer", "b c"])
+    tokens.save(tmp_path / "tokens.npz", 512)
+    loaded = Tokens.load(tmp_path / "tokens.npz")
+    assert torch.equal(loaded.tokens, tokens.tokens)
+    assert loaded.tokens.dtype == torch.int64
+    assert loaded.names == tokens.names
+
+
+@pytest.mark.parametrize(("codebook_size", "dtype"), [(512, np.uint16), (2**16, np.uint16), (2**16 + 1, np.uint32)])
+def test_tokens_take_the_smallest_whole_numbers_that_hold_them(
+    tmp_path: Path, codebook_size: int, dtype: type[np.integer[Any]]
+) -> None:
+    tokens = torch.tensor([[[0, codebook_size - 1]]])
+    Tokens(tokens, ["a"]).save(tmp_path / "tokens.npz", codebook_size)
+    with np.load(tmp_path / "tokens.npz", allow_pickle=False) as archive:
+        assert archive["tokens"].dtype == dtype
+        assert int(archive["codebook_size"]) == codebook_size
+    assert torch.equal(Tokens.load(tmp_path / "tokens.npz").tokens, tokens)
+
+
+def test_a_file_without_names_is_numbered(tmp_path: Path) -> None:
+    np.savez(tmp_path / "tokens.npz", tokens=np.zeros((2, 7, 7), dtype=np.int16))
+    assert Tokens.load(tmp_path / "tokens.npz").names == ["000000", "000001"]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"codes": np.zeros((1, 7, 7), int)}, "holds no array called tokens"),
+        ({"tokens": np.zeros((1, 7, 7))}, "tokens must be whole numbers, got float64"),
+        ({"tokens": np.zeros((7, 7), int)}, "expected tokens (n, h, w), got shape (7, 7)"),
+        ({"tokens": np.zeros((0, 7, 7), int)}, "expected tokens (n, h, w), got shape (0, 7, 7)"),
+        ({"tokens": np.zeros((1, 0, 7), int)}, "expected tokens (n, h, w), got shape (1, 0, 7)"),
+        ({"tokens": np.zeros((2, 7, 7), int), "names": np.array(["a"])}, "has 2 token grids but 1 names"),
+        ({"tokens": np.zeros((2, 7, 7), int), "names": np.array("a")}, "not a readable .npz token file"),
+    ],
+)
+def test_an_archive_of_something_else_is_refused_in_one_line(
+    tmp_path: Path, arrays: dict[str, Any], message: str
+) -> None:
+    path = tmp_path / "tokens.npz"
+    np.savez(path, **arrays)
+    assert error_of(Tokens.load, path).startswith(f"{path}: {message}")
+
+
+@pytest.mark.parametrize("content", [b"", b"text", b"PK\x03\x04 torn"])
+def test_a_damaged_archive_is_refused_in_one_line(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "tokens.npz"
+    path.write_bytes(content)
+    assert error_of(Tokens.load, path).startswith(f"{path}: not a readable .npz token file")
+
+
+def test_a_torn_archive_a_folder_and_nothing_are_refused_in_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "tokens.npz"
+    Tokens(torch.zeros(1, 7, 7, dtype=torch.int64), ["a"]).save(path, 32)
+    path.write_bytes(path.read_bytes()[:-30])
+    assert "not a readable .npz token file" in error_of(Tokens.load, path)
+    assert "not a readable .npz token file" in error_of(Tokens.load, tmp_path)
+    assert error_of(Tokens.load, tmp_path / "none.npz") == f"{tmp_path / 'none.npz'}: no such token file"
+
+
+class Executes:
+    """An object whose unpickling makes a file."""
+
+    def __init__(self, proof: Path) -> None:
+        self.proof = proof
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.proof,)
+
+
+def test_a_pickle_is_refused_and_never_unpickled(tmp_path: Path) -> None:
+    path, proof = tmp_path / "tokens.npz", tmp_path / "executed"
+    np.savez(path, tokens=np.array([Executes(proof)], dtype=object))
+    assert "not a readable .npz token file" in error_of(Tokens.load, path)
+    path.write_bytes(pickle.dumps(Executes(proof)))
+    assert "not a readable .npz token file" in error_of(Tokens.load, path)
+    assert not proof.exists()
+
+
+def test_decoded_token_files_are_the_reconstructions(folder: Path, tmp_path: Path) -> None:
+    tokenizer = make_tokenizer()
+    encode_files(tokenizer, [folder]).save(tmp_path / "tokens.npz", 32)
+    pixels, names = reconstruct_files(tokenizer, [folder])
+    tokens = Tokens.load(tmp_path / "tokens.npz")
+    assert torch.equal(decode_tokens(tokenizer, tokens), pixels)
+    assert tokens.names == names == [f"image-{i:02d}" for i in range(12)]
+    assert pixels.dtype == torch.uint8
+    assert len(torch.unique(tokens.tokens)) > 4
+
+
+def test_many_images_go_in_several_batches(folder: Path) -> None:
+    tokenizer = make_tokenizer()
+    once, often = encode_files(tokenizer, [folder]), encode_files(tokenizer, [folder] * 6)
+    assert torch.equal(often.tokens, once.tokens.repeat(6, 1, 1))
+    assert len(set(often.names)) == 72
+
+
+def test_images_come_at_the_tokenizers_size_and_channels(tmp_path: Path) -> None:
+    Image.new("RGB", (90, 60), (200, 30, 30)).save(tmp_path / "photo.jpg")
+    assert encode_files(make_tokenizer(), [tmp_path / "photo.jpg"]).tokens.shape == (1, 7, 7)
+    assert reconstruct_files(make_tokenizer(3), [tmp_path / "photo.jpg"])[0].shape == (1, 3, 28, 28)
+
+
+@pytest.mark.parametrize("image_size", [None, (32, 64)])
+def test_a_tokenizer_without_one_square_size_takes_images_as_they_are(
+    tmp_path: Path, image_size: tuple[int, int] | None
+) -> None:
+    Image.new("L", (64, 32)).save(tmp_path / "wide.png")
+    tokenizer = make_tokenizer(image_size=image_size)
+    assert encode_files(tokenizer, [tmp_path / "wide.png"]).tokens.shape == (1, 8, 16)
+    Image.new("L", (32, 32)).save(tmp_path / "square.png")
+    paths = [tmp_path / "wide.png"] * 64 + [tmp_path / "square.png"]
+    assert "the images differ in size" in error_of(encode_files, tokenizer, paths)
+
+
+def test_folders_give_their_images_in_order_and_files_come_as_given(folder: Path, tmp_path: Path) -> None:
+    (folder / "deeper").mkdir()
+    (folder / "image-00.png").rename(folder / "deeper" / "Z.PNG")
+    (folder / "notes.txt").write_text("no image")
+    found = image_paths([folder / "image-05.png", folder])
+    assert [path.name for path in found[:3]] == ["image-05.png", "Z.PNG", "image-01.png"]
+    assert len(found) == 13
+
+
+def test_missing_images_and_folders_without_any_are_named(tmp_path: Path) -> None:
+    assert error_of(image_paths, [tmp_path / "none.png"]) == f"{tmp_path / 'none.png'}: no such image"
+    assert error_of(image_paths, [tmp_path]).startswith(f"{tmp_path}: no images in this folder (looked for .bmp")
+
+
+@pytest.mark.parametrize(
+    ("names", "unique"),
+    [
+        (["a", "b"], ["a", "b"]),
+        (["a", "a", "a"], ["a", "a-2", "a-3"]),
+        (["a", "a", "a-2"], ["a", "a-3", "a-2"]),
+        (["a-2", "a", "a"], ["a-2", "a", "a-3"]),
+    ],
+)
+def test_names_stay_apart(names: list[str], unique: list[str]) -> None:
+    assert unique_names(names) == unique
+
+
+@pytest.mark.parametrize(
+    ("name", "safe"),
+    [
+        ("image-01", "image-01"),
+        ("../../etc/passwd", "_.._etc_passwd"),
+        ("/absolute", "_absolute"),
+        ("..", "image"),
+        ("", "image"),
+        ("nul\0and\nline", "nul_and_line"),
+    ],
+)
+def test_a_name_from_a_token_file_cannot_lead_out_of_the_folder(name: str, safe: str) -> None:
+    assert safe_name(name) == safe
+
+
+def test_images_whose_names_fall_together_are_all_written(tmp_path: Path, sample_pixels: Tensor) -> None:
+    paths = write_images(tmp_path / "out", sample_pixels[:3], ["a/b", "a_b", "../a_b"])
+    assert [path.name for path in paths] == ["a_b.png", "a_b-2.png", "_a_b.png"]
+    assert sorted((tmp_path / "out").iterdir()) == sorted(paths)
+    for path, pixels in zip(paths, sample_pixels):
+        assert np.array_equal(np.asarray(Image.open(path)), pixels[0].numpy())
+
+
+def test_a_folder_that_cannot_be_made_is_refused_in_one_line(tmp_path: Path, sample_pixels: Tensor) -> None:
+    (tmp_path / "file").write_text("")
+    target = tmp_path / "file" / "out"
+    assert error_of(write_images, target, sample_pixels[:1], ["a"]) == (
+        f"{target}: cannot be written: Not a directory"
+    )

@@ -1,0 +1,151 @@
+"""Images ↔ tokens: the ways through a tokenizer agree, and what is no image or no token is refused in one line."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from arcvq import VQ, ArcVQ, ArcvqError, Tokenizer
+from arcvq.data import to_unit
+from arcvq.tokenizers import SmallTrunkConfig
+
+TRUNK = SmallTrunkConfig(width=16, residual_width=8, latent_dim=8)
+
+
+def make_tokenizer(quantizer: type[VQ] = ArcVQ, **options: Any) -> Tokenizer:
+    torch.manual_seed(0)
+    return Tokenizer(1, TRUNK, quantizer(8, 32, **options)).eval()
+
+
+@pytest.fixture
+def images(sample_pixels: Tensor) -> Tensor:
+    return to_unit(sample_pixels)
+
+
+@pytest.mark.parametrize("quantizer", [VQ, ArcVQ])
+@pytest.mark.parametrize("heads", [1, 2])
+def test_decoded_tokens_are_the_reconstruction_to_the_bit(quantizer: type[VQ], heads: int, images: Tensor) -> None:
+    tokenizer = make_tokenizer(quantizer, heads=heads)
+    tokens = tokenizer.encode(images)
+    assert tokens.shape == ((12, 7, 7) if heads == 1 else (12, 7, 7, heads))
+    assert torch.equal(tokenizer.decode(tokens), tokenizer.reconstruct(images))
+
+
+def test_decode_is_the_decoder_of_the_quantized_latents_to_the_bit(images: Tensor) -> None:
+    tokenizer = make_tokenizer()
+    quantized = tokenizer.quantize(tokenizer.latents(images))
+    assert torch.equal(tokenizer.encode(images), quantized.tokens)
+    with torch.no_grad():
+        assert torch.equal(tokenizer.decode(quantized.tokens), tokenizer.decoder(quantized.quantized).clamp(-1, 1))
+
+
+def test_latents_from_elsewhere_are_quantized_before_they_are_decoded(images: Tensor) -> None:
+    tokenizer = make_tokenizer()
+    latents = tokenizer.latents(images)
+    nearby = latents + 1e-6 * torch.randn_like(latents)
+    assert torch.equal(tokenizer.quantize(nearby).tokens, tokenizer.encode(images))
+    torch.testing.assert_close(tokenizer.decode_latents(nearby), tokenizer(images)[0], rtol=0, atol=1e-5)
+    assert torch.equal(tokenizer.decode_latents(latents), tokenizer(images)[0])
+
+
+def test_the_training_pass_is_not_clamped_and_the_images_are(images: Tensor) -> None:
+    tokenizer = make_tokenizer()
+    with torch.no_grad():
+        tokenizer.decoder[-1].bias.fill_(3.0)
+    assert tokenizer(images)[0].min() > 1
+    assert torch.equal(tokenizer.reconstruct(images), torch.ones_like(images))
+    assert torch.equal(tokenizer.decode(tokenizer.encode(images)), torch.ones_like(images))
+
+
+def test_the_gradient_at_the_quantized_latents_reaches_the_latents_unchanged(images: Tensor) -> None:
+    tokenizer = make_tokenizer().train()
+    latents = tokenizer.latents(images).detach().requires_grad_()
+    quantized = tokenizer.quantize(latents).quantized
+    quantized.retain_grad()
+    (tokenizer.decoder(quantized) - images).square().mean().backward()
+    assert quantized.grad is not None
+    assert latents.grad is not None
+    assert quantized.grad.abs().sum() > 0
+    assert torch.equal(latents.grad, quantized.grad)
+
+
+def test_a_training_loss_reaches_encoder_codebook_and_decoder(images: Tensor) -> None:
+    tokenizer = make_tokenizer().train()
+    reconstruction, quantized = tokenizer(images)
+    ((reconstruction - images).square().mean() + quantized.loss).backward()
+    for name, parameter in tokenizer.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.abs().sum() > 0, name
+
+
+def test_encoding_builds_no_graph_and_changes_nothing(images: Tensor) -> None:
+    tokenizer = make_tokenizer().train()
+    before = {name: tensor.clone() for name, tensor in tokenizer.state_dict().items()}
+    tokens, copies = tokenizer.encode(images), tokenizer.reconstruct(images)
+    assert not copies.requires_grad
+    assert not tokenizer.decode(tokens).requires_grad
+    assert all(torch.equal(tensor, before[name]) for name, tensor in tokenizer.state_dict().items())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_images_of_another_precision_are_taken_as_they_are(dtype: torch.dtype, images: Tensor) -> None:
+    tokenizer = make_tokenizer()
+    rounded = images.to(dtype)
+    assert torch.equal(tokenizer.encode(rounded), tokenizer.encode(rounded.float()))
+
+
+def test_a_bfloat16_tokenizer_takes_float_images(images: Tensor) -> None:
+    tokenizer = make_tokenizer().bfloat16()
+    copies = tokenizer.reconstruct(images)
+    assert copies.dtype == torch.bfloat16
+    assert torch.equal(tokenizer.decode(tokenizer.encode(images)), copies)
+
+
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        (torch.zeros(2, 3, 28, 28), "expected images (B, 1, H, W), got shape (2, 3, 28, 28)"),
+        (torch.zeros(1, 28, 28), "expected images (B, 1, H, W), got shape (1, 28, 28)"),
+        (torch.zeros(2, 1, 28, 30), "image sides must be multiples of 4, got 28×30"),
+        (torch.zeros(2, 1, 0, 28), "image sides must be multiples of 4, got 0×28"),
+        (
+            torch.zeros(2, 1, 28, 28, dtype=torch.uint8),
+            "expected floating-point images in [-1, 1], got torch.uint8: scale bytes with x / 127.5 - 1",
+        ),
+    ],
+)
+def test_what_is_no_image_is_refused_in_one_line(images: Tensor, message: str) -> None:
+    tokenizer = make_tokenizer()
+    for call in (tokenizer.encode, tokenizer.reconstruct, tokenizer.latents, tokenizer):
+        with pytest.raises(ArcvqError) as raised:
+            call(images)
+        assert str(raised.value) == message
+
+
+def test_images_with_a_value_that_is_no_number_are_refused_in_one_line(images: Tensor) -> None:
+    images[3, 0, 5, 5] = float("nan")
+    with pytest.raises(ArcvqError, match=r"^latents hold \d+ non-finite values.*$"):
+        make_tokenizer().encode(images)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [
+        (torch.zeros(7, 7, dtype=torch.int64), "expected tokens (B, h, w), got shape (7, 7)"),
+        (torch.zeros(1, 7, 7, 2, dtype=torch.int64), "expected tokens (B, h, w), got shape (1, 7, 7, 2)"),
+        (torch.full((1, 7, 7), 32), "token 32 is out of range: this codebook has tokens 0 to 31"),
+        (torch.full((1, 7, 7), -2), "token -2 is out of range: this codebook has tokens 0 to 31"),
+        (torch.zeros(1, 7, 7), "tokens must be whole numbers, got torch.float32"),
+    ],
+)
+def test_what_is_no_token_grid_is_refused_in_one_line(tokens: Tensor, message: str) -> None:
+    with pytest.raises(ArcvqError) as raised:
+        make_tokenizer().decode(tokens)
+    assert str(raised.value) == message
+
+
+def test_a_grid_without_a_token_for_each_head_is_refused_in_one_line() -> None:
+    with pytest.raises(ArcvqError) as raised:
+        make_tokenizer(heads=2).decode(torch.zeros(1, 7, 7, dtype=torch.int64))
+    assert str(raised.value) == "expected tokens (B, h, w, heads), got shape (1, 7, 7)"
