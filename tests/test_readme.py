@@ -72,11 +72,7 @@ def run_bash(block: Block, folder: Path) -> None:
         if line.startswith("make "):
             assert set(line.split()[1:]) <= make_targets(), f"README.md: {line!r} is not a target of the Makefile"
     script = "\n".join(line for line in lines if not line.startswith("make "))
-    # One thread a process: these are many small commands, and other tests run beside them.
-    environment = os.environ | {
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "OMP_NUM_THREADS": "1",
-    }
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script],
         cwd=folder,

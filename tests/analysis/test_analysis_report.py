@@ -267,25 +267,6 @@ def test_wrong_calls_end_in_one_line(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way", encoding="utf-8")
-    with pytest.raises(ArcvqError, match=r"index\.html: cannot be written"):
-        report._write(tmp_path / "file", b"page")
-
-
-def test_a_failed_write_leaves_the_old_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    report._write(tmp_path, b"old")
-
-    def full(_: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(report.os, "fsync", full)
-    with pytest.raises(ArcvqError, match="No space left on device"):
-        report._write(tmp_path, b"new")
-    assert [path.name for path in tmp_path.iterdir()] == ["index.html"]
-    assert (tmp_path / "index.html").read_bytes() == b"old"
-
-
 def test_a_page_beyond_the_limit_gets_coarser_then_refuses(
     collapsed: RunHistory, pictures: Pictures, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

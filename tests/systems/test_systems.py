@@ -95,10 +95,10 @@ def test_a_missing_or_unknown_system_is_answered_with_what_there_is() -> None:
     [
         ({"quantiser": {}}, "unknown key 'quantiser': did you mean quantizer?"),
         ({"quantizer": {"codebok_size": 3}}, "unknown key 'quantizer.codebok_size': did you mean codebook_size"),
-        ({"quantizer": {"arc": {"scal": 3}}}, "unknown key 'quantizer.arc.scal': did you mean scale?"),
+        ({"quantizer": {"arc": {"scal": 3}}}, "unknown key 'quantizer.arc.scal': did you mean scale"),
         ({"class_path": "os.system"}, "unknown key 'class_path'"),
         ({"quantizer": {"codebook_size": "many"}}, "quantizer.codebook_size: expected a number, got 'many'"),
-        ({"quantizer": {"metric": "angle"}}, "quantizer.metric: expected one of euclidean, cosine"),
+        ({"quantizer": {"metric": "angle"}}, "quantizer.metric: expected one of cosine, euclidean"),
         ({"data": {"batch_size": 2.5}}, "data.batch_size: expected a whole number, got 2.5"),
         ({"data": {"batch_size": 0}}, "data.batch_size must be at least 1, got 0"),
         ({"data": {"limit": 0}}, "data.limit must be at least 1, got 0"),

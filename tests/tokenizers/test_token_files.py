@@ -136,7 +136,7 @@ def test_decoded_token_files_are_the_reconstructions(folder: Path, tmp_path: Pat
     assert torch.equal(decode_tokens(tokenizer, tokens), pixels)
     assert tokens.names == names == [f"image-{i:02d}" for i in range(12)]
     assert pixels.dtype == torch.uint8
-    assert len(torch.unique(tokens.tokens)) > 4
+    assert len(torch.unique(tokens.tokens)) > 1
 
 
 def test_many_images_go_in_several_batches(folder: Path) -> None:

@@ -1,7 +1,5 @@
 """Run folders in, one self-contained page out."""
 
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from arcvq.analysis.history import RunHistory
 from arcvq.analysis.illustrations import Illustration, illustrate
 from arcvq.analysis.settings import differing_settings
 from arcvq.errors import ArcvqError
+from arcvq.storage import write_bytes
 
 # A page that can be mailed and opens at once.
 LARGEST_PAGE = 4_000_000
@@ -53,7 +52,9 @@ def write_report(
         shown = [(one.anchor, one.title, _figure(one, resolution)) for one in illustrations]
         content = page.document(title, verdict(runs), [*before, *shown, *after]).encode("utf-8")
         if len(content) < LARGEST_PAGE:
-            return _write(Path(out), content)
+            target = Path(out) / "index.html"
+            write_bytes(target, content)  # a reader sees the old page or the new one, never half of one
+            return target
     raise ArcvqError(
         f"the report of {len(runs)} runs would take {len(content):,} bytes, more than {LARGEST_PAGE:,}; compare fewer runs"
     )
@@ -76,23 +77,3 @@ def _check(runs: Sequence[RunHistory], originals: Tensor, reconstructions: Mappi
             f"reconstructions must be given for exactly the runs {', '.join(names)}; "
             f"found {', '.join(reconstructions) or 'none'}"
         )
-
-
-def _write(folder: Path, content: bytes) -> Path:
-    """All or nothing: a reader sees the old page or the new one, never half of one."""
-    target = folder / "index.html"
-    temporary = None
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=".index-", suffix=".html", delete=False) as file:
-            temporary = Path(file.name)
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.chmod(0o644)  # temporary files are private; a page is to be shared
-        temporary.replace(target)
-    except OSError as error:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
-        raise ArcvqError(f"{target}: cannot be written ({error.strerror or error})") from error
-    return target

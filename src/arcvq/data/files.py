@@ -1,8 +1,7 @@
 """One image file to one uint8 tensor, and back."""
 
-import os
+import io
 import struct
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +10,7 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from arcvq.errors import ArcvqError
+from arcvq.storage import write_bytes
 
 # What Pillow raises on damaged files, format by format.
 DECODE_ERRORS = (OSError, SyntaxError, ValueError, EOFError, struct.error, Image.DecompressionBombError)
@@ -92,27 +92,7 @@ def write_png(path: Path | str, pixels: Tensor) -> None:
         raise ArcvqError(
             f"write_png takes uint8 (1 or 3, H, W), but got {pixels.dtype} {tuple(pixels.shape)}; see to_uint8"
         )
-    path = Path(path)
     array = pixels.cpu().squeeze(0).numpy() if pixels.shape[0] == 1 else pixels.cpu().permute(1, 2, 0).numpy()
-    temporary: str | None = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # Same folder, so that the rename cannot cross file systems.
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        with os.fdopen(handle, "wb") as stream:
-            Image.fromarray(np.ascontiguousarray(array)).save(stream, format="PNG")
-        os.chmod(temporary, 0o666 & ~current_umask())
-        os.replace(temporary, path)
-        temporary = None
-    except OSError as error:
-        raise ArcvqError(f"cannot write {path} ({error.strerror or error}); check the folder and the disk") from None
-    finally:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
-
-
-def current_umask() -> int:
-    """mkstemp makes private files; a written image should have the usual permissions instead."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+    encoded = io.BytesIO()
+    Image.fromarray(np.ascontiguousarray(array)).save(encoded, format="PNG")
+    write_bytes(Path(path), encoded.getvalue())

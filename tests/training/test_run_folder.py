@@ -1,0 +1,203 @@
+"""What a training leaves in its folder, and whose folder it refuses."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from run_records import assert_nothing_half_written, read_lines
+from safetensors.torch import load_file
+
+from arcvq import ArcvqError, Tokenizer
+from arcvq.systems import SYSTEMS, System, parse_system
+from arcvq.training import RunFolder, train
+from arcvq.training.loop import evaluation_steps
+
+MakeSystem = Callable[..., System]
+
+
+def test_the_folder_holds_what_the_design_says_and_no_more(trained_run: Path) -> None:
+    assert sorted(path.name for path in trained_run.iterdir()) == [
+        "checkpoints",
+        "codebooks",
+        "config.yaml",
+        "metrics.jsonl",
+        "model",
+        "tensorboard",
+        "training.json",
+    ]
+    assert sorted(path.name for path in (trained_run / "checkpoints").iterdir()) == ["step-00000003", "step-00000006"]
+    assert_nothing_half_written(trained_run)
+
+
+def test_the_configuration_is_fully_resolved_and_parses_back_to_the_same_system(
+    trained_run: Path, tiny_system: MakeSystem
+) -> None:
+    written = yaml.safe_load((trained_run / "config.yaml").read_text())
+    assert parse_system(written) == tiny_system()
+    assert RunFolder(trained_run).system() == tiny_system()
+    assert written["quantizer"]["metric"] == "cosine"  # a default that the preset does not spell out
+    assert written["training"]["betas"] == [0.9, 0.999]
+
+
+@pytest.mark.parametrize("name", sorted(SYSTEMS))
+def test_every_systems_configuration_survives_the_folder(name: str, tmp_path: Path) -> None:
+    system = parse_system({"system": name, "training": {"stages": [{"train": ["encoder"], "steps": 2}]}})
+    RunFolder(tmp_path / "run").open(system)
+    assert RunFolder(tmp_path / "run").system() == system
+
+
+def test_every_step_that_was_asked_for_is_logged_once_and_in_order(trained_run: Path) -> None:
+    lines = read_lines(trained_run)
+    assert [line["step"] for line in lines if line["kind"] == "train"] == [1, 2, 3, 4, 5, 6]
+    assert [line["step"] for line in lines if line["kind"] == "eval"] == [0, 1, 2, 3, 6]
+    assert [line["step"] for line in lines] == sorted(line["step"] for line in lines)
+
+
+def test_a_training_line_has_every_term_and_they_add_up(trained_run: Path) -> None:
+    for line in read_lines(trained_run):
+        if line["kind"] == "train":
+            terms = [line[name] for name in ("reconstruction", "codebook", "commitment", "arc")]
+            assert line["loss"] == pytest.approx(sum(terms), rel=1e-5)
+            assert line["arc"] == pytest.approx(line["arc_weight"] * line["arc_loss"], rel=1e-5)
+            assert line["epoch"] == line["step"] / 4
+            assert line["learning_rate"] == 1e-3
+            assert {"perplexity", "ball_radius", "images_per_second"} <= line.keys()
+
+
+def test_an_evaluation_line_tells_how_the_codebook_is(trained_run: Path) -> None:
+    for line in read_lines(trained_run):
+        if line["kind"] == "eval":
+            assert {"l1", "mse", "psnr", "usage", "perplexity", "ball_radius"} <= line.keys()
+            assert len(line["norm_quantiles"]) == 5
+            assert line["norm_quantiles"] == sorted(line["norm_quantiles"])
+            assert 0 <= line["clipped_share"] <= 1
+            assert line["norm_quantiles"][-1] <= line["ball_radius"] * (1 + 1e-5)
+
+
+def test_codebooks_are_kept_from_the_first_step_to_the_last(trained_run: Path) -> None:
+    files = sorted((trained_run / "codebooks").iterdir())
+    assert [path.name for path in files] == [f"step-{step:08d}.safetensors" for step in (0, 1, 2, 3, 6)]
+    for path in files:
+        tensors = load_file(path)
+        assert tensors["codebook"].shape == (32, 8)
+        assert tensors["counts"].sum() == 32 * 49  # 32 evaluation images of 49 tokens
+    last = Tokenizer.from_pretrained(trained_run).quantizer.codebook
+    assert torch.equal(load_file(files[-1])["codebook"], last)
+
+
+@pytest.mark.parametrize(
+    ("total", "evaluations", "steps"),
+    [
+        (100, 2, {1, 2, 4, 8, 16, 32, 50, 100}),
+        (100, 1, {1, 2, 4, 8, 16, 32, 64, 100}),
+        (100, 0, {1, 2, 4, 8, 16, 32, 64, 100}),
+        (4, 4, {1, 2, 3, 4}),
+        (1, 20, {0, 1}),
+    ],
+)
+def test_looks_are_log_spaced_until_they_are_even(total: int, evaluations: int, steps: set[int]) -> None:
+    assert evaluation_steps(total, evaluations) == steps
+
+
+def test_the_model_is_the_last_checkpoints(trained_run: Path) -> None:
+    checkpoint = load_file(trained_run / "checkpoints" / "step-00000006" / "model.safetensors")
+    model = Tokenizer.from_pretrained(trained_run).state_dict()
+    assert checkpoint.keys() == model.keys()
+    assert all(torch.equal(tensor, model[name]) for name, tensor in checkpoint.items())
+    assert int(model["quantizer.step"]) == 6
+
+
+def test_the_record_of_the_training_says_what_it_took_and_on_what(trained_run: Path) -> None:
+    record = json.loads((trained_run / "training.json").read_text())
+    assert (record["steps"], record["processes"]) == (6, 1)
+    assert record["seconds"] > 0
+    assert "CPU" in record["device"]
+    assert {"arcvq", "torch", "python"} <= record["versions"].keys()
+
+
+def test_tensorboard_has_the_same_curve(trained_run: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(trained_run / "tensorboard"))
+    events.Reload()
+    losses = [line["loss"] for line in read_lines(trained_run) if line["kind"] == "train"]
+    assert [event.value for event in events.Scalars("train/loss")] == pytest.approx(losses)
+
+
+def test_a_finished_run_is_taken_as_it_is(trained_run: Path, tiny_system: MakeSystem) -> None:
+    before = {path: path.stat().st_mtime_ns for path in trained_run.rglob("*")}
+    tokenizer = train(tiny_system(), trained_run, quiet=True)
+    assert {path: path.stat().st_mtime_ns for path in trained_run.rglob("*")} == before
+    assert torch.equal(tokenizer.quantizer.codebook, Tokenizer.from_pretrained(trained_run).quantizer.codebook)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"training.seed": 2}, "training.seed is 1 there and 2 here"),
+        ({"quantizer.arc.scale": 20}, "quantizer.arc.scale is 10.0 there and 20.0 here"),
+        ({"quantizer.ball": None}, "quantizer.ball is {'schedule': 'exponential'"),
+        ({"training.steps": 7, "training.seed": 2}, "training.steps is 6 there and 7 here"),
+    ],
+)
+def test_a_run_of_another_configuration_is_refused_and_the_difference_named(
+    trained_run: Path, tiny_system: MakeSystem, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ArcvqError) as raised:
+        train(tiny_system(changes=changes), trained_run, quiet=True)
+    assert str(raised.value).startswith(f"{trained_run}: holds a run of another configuration: {message}")
+    assert str(raised.value).endswith("; choose another --out")
+    assert "\n" not in str(raised.value)
+
+
+def test_a_folder_that_holds_something_else_is_refused_and_left_alone(tmp_path: Path, tiny_system: MakeSystem) -> None:
+    (tmp_path / "thesis.tex").write_text("chapter 1")
+    with pytest.raises(ArcvqError) as raised:
+        train(tiny_system(), tmp_path, quiet=True)
+    assert str(raised.value) == f"{tmp_path}: exists and is not a run: choose another --out"
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.parametrize("content", ["system: vq-vae\ntraining: {steps: 0}\n", "system: [", "other: 1\n"])
+def test_a_folder_whose_configuration_is_damaged_is_refused(
+    tmp_path: Path, tiny_system: MakeSystem, content: str
+) -> None:
+    (tmp_path / "config.yaml").write_text(content)
+    with pytest.raises(ArcvqError) as raised:
+        train(tiny_system(), tmp_path, quiet=True)
+    assert str(raised.value).startswith(f"{tmp_path / 'config.yaml'}: ")
+    assert "\n" not in str(raised.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
+
+
+def test_an_empty_folder_is_as_good_as_none(tmp_path: Path, tiny_system: MakeSystem) -> None:
+    train(tiny_system(changes={"training.steps": 1}), tmp_path, quiet=True)
+    assert (tmp_path / "training.json").is_file()
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path, tiny_system: MakeSystem) -> None:
+    (tmp_path / "file").write_text("")
+    for out, reason in ((tmp_path / "file", "exists and is not a run"), (tmp_path / "file" / "run", "Not a directory")):
+        with pytest.raises(ArcvqError) as raised:
+            train(tiny_system(), out, quiet=True)
+        assert str(raised.value).startswith(f"{out}: ")
+        assert reason in str(raised.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_leftovers_of_a_kill_are_swept_and_other_hidden_files_are_not(tmp_path: Path, tiny_system: MakeSystem) -> None:
+    system = tiny_system(changes={"training.steps": 1})
+    run = tmp_path / "run"
+    RunFolder(run).open(system)
+    for folder in (".model.abc", "checkpoints/.step-00000001.abc"):
+        (run / folder).mkdir(parents=True)
+        (run / folder / "model.safetensors").write_bytes(b"half")
+    (run / ".metrics.jsonl.123.tmp").write_bytes(b"half")
+    (run / ".gitignore").write_text("*")
+    train(system, run, quiet=True)
+    (run / ".gitignore").unlink()
+    assert_nothing_half_written(run)
