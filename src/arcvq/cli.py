@@ -189,6 +189,7 @@ def presets(arguments: argparse.Namespace) -> int:
 
 
 def train(arguments: argparse.Namespace) -> int:
+    from arcvq.distributed import rank
     from arcvq.systems import load_system
     from arcvq.training import Stopped
     from arcvq.training import train as run
@@ -203,7 +204,8 @@ def train(arguments: argparse.Namespace) -> int:
     except Stopped as stopped:
         print(stopped, file=sys.stderr)
         return 128 + signal.SIGINT
-    print(f"{arguments.out}: trained; measure it with: arcvq evaluate {arguments.out}")
+    if rank() == 0:
+        print(f"{arguments.out}: trained; measure it with: arcvq evaluate {arguments.out}")
     return 0
 
 

@@ -91,7 +91,7 @@ def _dead_codes(history: RunHistory) -> Iterator[Finding]:
             "dead codes",
             "critical" if share > DEAD_SHARE_CRITICAL else "warning",
             f"{dead:,} of {snapshot.size:,} codes ({share:.0%}) receive no token of the evaluation set",
-            _remedy(history, "re-anchor unused codes, or make the codebook smaller"),
+            _remedy(history, "restart dead codes (quantizer.restart), or make the codebook smaller"),
         )
 
 
@@ -155,7 +155,8 @@ def _stuck_perplexity(history: RunHistory) -> Iterator[Finding]:
             "warning",
             f"perplexity is {last:.1f} of {size:,} and was {halfway:.1f} halfway through training",
             _remedy(
-                history, "move unused codes to the latents (re-anchoring, EMA updates); more steps alone will not help"
+                history,
+                "restart dead codes (quantizer.restart) or start from k-means (quantizer.start); more steps alone will not help",
             ),
         )
 

@@ -52,7 +52,7 @@ def batch_indices(
     for batch in range(start, count):
         first = batch * batch_size
         size = min(batch_size, length - first)
-        yield order[first + size * rank // world : first + size * (rank + 1) // world]
+        yield order[first : first + size].tensor_split(world)[rank]  # the first ranks get what is left over
 
 
 def batches(

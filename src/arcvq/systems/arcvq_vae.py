@@ -15,6 +15,8 @@ class ArcVQVAE(System):
     summary: ClassVar[str] = (
         "cosine selection, unit-sphere start, a norm ball that grows with training, and the ArcLoss"
     )
-    citation: ClassVar[str] = "ArcVQ-VAE: a spherical angular-margin prior for vector quantization, arXiv 2605.13517"
+    citation: ClassVar[str] = (
+        "Kim and Yoo, ArcVQ-VAE: A Spherical Vector Quantization Framework with ArcCosine Additive Margin, arXiv 2605.13517"
+    )
     quantizer_name: ClassVar[str] = "arcvq"
     quantizer: ArcVQConfig = field(default_factory=ArcVQConfig)

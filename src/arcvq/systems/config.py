@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from arcvq.errors import ArcvqError
@@ -24,6 +25,9 @@ class DataConfig:
     limit: int | None = None
 
     def __post_init__(self) -> None:
+        if self.name.startswith("folder:"):
+            # Absolute, so that the run can be evaluated from anywhere.
+            self.name = f"folder:{Path(self.name.removeprefix('folder:')).expanduser().absolute()}"
         if self.batch_size < 1:
             raise ArcvqError(f"data.batch_size must be at least 1, got {self.batch_size}")
         if self.limit is not None and self.limit < 1:

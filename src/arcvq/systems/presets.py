@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from arcvq.config import nearest, override, read_yaml
 from arcvq.errors import ArcvqError
@@ -50,6 +51,16 @@ def load_system(source: str, arguments: Sequence[str] = ()) -> System:
     data = read_yaml(path)
     data.setdefault("name", path.stem)
     try:
-        return parse_system(override(data, arguments))
+        return parse_system(_one_length(data, override(data, arguments)))
     except ArcvqError as error:
         raise ArcvqError(f"{source}: {error}") from None
+
+
+def _one_length(preset: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
+    """`--training.steps 100` on top of a preset that counts in epochs replaces them, and the other way round."""
+    before, after = preset.get("training"), wanted.get("training")
+    if isinstance(before, dict) and isinstance(after, dict):
+        for given, other in (("steps", "epochs"), ("epochs", "steps")):
+            if after.get(given) is not None and given not in before and after.get(other) == before.get(other):
+                after.pop(other, None)
+    return wanted

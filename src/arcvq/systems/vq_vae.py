@@ -29,6 +29,6 @@ class CosineVQConfig(VQConfig):
 @dataclass(kw_only=True)
 class CosineVQVAE(System):
     summary: ClassVar[str] = "VQ-VAE whose codes are chosen by angle; raw codes and raw losses"
-    citation: ClassVar[str] = "ArcVQ-VAE, appendix: effect of cosine similarity matching"
+    citation: ClassVar[str] = "Kim and Yoo, ArcVQ-VAE, arXiv 2605.13517, appendix: effect of cosine similarity matching"
     quantizer_name: ClassVar[str] = "vq"
     quantizer: CosineVQConfig = field(default_factory=CosineVQConfig)

@@ -88,7 +88,7 @@ def encode_files(tokenizer: Tokenizer, sources: Sequence[str | Path]) -> Tokens:
 
 
 def reconstruct_files(tokenizer: Tokenizer, sources: Sequence[str | Path]) -> tuple[Tensor, list[str]]:
-    """uint8 (n, C, H, W), and a name for each."""
+    """The reconstructions, uint8 (n, C, H, W), and a name for each."""
     paths = image_paths(sources)
     parts = [to_uint8(tokenizer.reconstruct(images)).cpu() for images in _batches(tokenizer, paths)]
     return torch.cat(parts), unique_names([path.stem for path in paths])

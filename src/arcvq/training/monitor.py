@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
@@ -54,8 +55,11 @@ class Monitor:
     ) -> None:
         if self.active:
             self._progress.stop()
-            self._file.close()
-            self._board.close()
+            # Every line was flushed as it was written: what closing fails to write has been reported already.
+            with suppress(OSError):
+                self._file.close()
+            with suppress(OSError):
+                self._board.close()
 
     def images_per_second(self, images: int) -> float | None:
         """Since the last call; None on the first, which has no beginning."""

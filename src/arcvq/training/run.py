@@ -17,7 +17,7 @@ from arcvq.systems import System, parse_system
 
 
 class RunFolder:
-    """config.yaml, metrics.jsonl, codebooks/, checkpoints/, model/, tensorboard/, training.json, evaluation-*.json, report/."""
+    """config.yaml, metrics.jsonl, codebooks/, checkpoints/, model/, tensorboard/, training.json, evaluation-*.json."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)

@@ -1,0 +1,98 @@
+"""A stage trains what it names and leaves everything else as it was, to the bit."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from run_records import read_losses
+from safetensors.torch import load_file
+from torch import Tensor
+
+from arcvq import ArcvqError
+from arcvq.systems import System
+from arcvq.training import Stopped, train
+
+MakeSystem = Callable[..., System]
+# Restarts and a ball that shrinks would move codes that no stage trains.
+UPKEEP = {
+    "quantizer.restart": "{decay: 0.5, threshold: 0.9}",
+    "quantizer.ball": "{schedule: linear, start: 1.0, end: 0.1, duration: 6}",
+}
+
+
+def train_stages(system: System, run: Path, stops: list[int]) -> list[dict[str, Tensor]]:
+    """The weights at each stop, and at the end."""
+    found = []
+    for step in stops:
+        with pytest.raises(Stopped):
+            train(system, run, quiet=True, stop_after=step)
+        found.append(load_file(run / "checkpoints" / f"step-{step:08d}" / "model.safetensors"))
+    train(system, run, quiet=True)
+    return [*found, load_file(run / "model" / "model.safetensors")]
+
+
+def changed_parts(before: dict[str, Tensor], after: dict[str, Tensor]) -> set[str]:
+    """`encoder`, `decoder`, ... wherever a tensor differs; the quantizer's clock is told apart from its codes."""
+    names = {name for name, tensor in before.items() if not torch.equal(tensor, after[name])}
+    return {name if name.startswith("quantizer") else name.split(".")[0] for name in names}
+
+
+@pytest.mark.parametrize(
+    ("stage", "changed"),
+    [
+        ("[encoder]", {"encoder", "quantizer.step"}),
+        ("[decoder]", {"decoder", "quantizer.step"}),
+        ("[encoder, quantizer]", {"encoder", "quantizer.codebook", "quantizer.share", "quantizer.step"}),
+        ("[quantizer.codebook]", {"quantizer.codebook", "quantizer.share", "quantizer.step"}),
+        ("[]", {"encoder", "decoder", "quantizer.codebook", "quantizer.share", "quantizer.step"}),
+    ],
+)
+def test_a_stage_changes_only_what_it_names(
+    stage: str, changed: set[str], tmp_path: Path, tiny_system: MakeSystem
+) -> None:
+    stages = f"[{{steps: 2}}, {{train: {stage}, steps: 3}}]"
+    system = tiny_system(changes={**UPKEEP, "training.steps": None, "training.stages": stages})
+    first, last = train_stages(system, tmp_path / "run", [2])
+    assert changed_parts(first, last) == changed
+    assert int(last["quantizer.step"]) == 5
+
+
+def test_one_tensor_may_be_named(tmp_path: Path, tiny_system: MakeSystem) -> None:
+    stages = "[{steps: 2}, {train: [decoder.0.bias], steps: 2}]"
+    system = tiny_system(changes={"training.steps": None, "training.stages": stages})
+    first, last = train_stages(system, tmp_path / "run", [2])
+    assert {name for name in first if not torch.equal(first[name], last[name])} == {"decoder.0.bias", "quantizer.step"}
+
+
+def test_each_stage_sees_an_order_of_its_own_and_starts_a_new_optimizer(
+    tmp_path: Path, tiny_system: MakeSystem
+) -> None:
+    stages = "[{steps: 4}, {steps: 4, learning_rate: 1.0e-9}]"
+    train(
+        tiny_system(changes={"training.steps": None, "training.stages": stages}), tmp_path / "run", quiet=True
+    )
+    losses = read_losses(tmp_path / "run")
+    # The second stage hardly learns, so its losses would repeat if it saw the same batches again.
+    assert len(losses) == 8
+    assert len({round(loss, 5) for loss in losses[4:]}) == 4
+    state = load_file(tmp_path / "run" / "checkpoints" / "step-00000008" / "optimizer.safetensors")
+    assert {float(tensor) for name, tensor in state.items() if name.endswith(".step")} == {4.0}
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        ("discriminator", "training.stages[1].train: no parameter's name begins with 'discriminator'"),
+        ("encod", "training.stages[1].train: no parameter's name begins with 'encod'"),
+    ],
+)
+def test_a_stage_that_names_nothing_is_refused_before_anything_is_trained(
+    part: str, message: str, tmp_path: Path, tiny_system: MakeSystem
+) -> None:
+    stages = f"[{{steps: 1}}, {{train: [{part}], steps: 1}}]"
+    system = tiny_system(changes={"training.steps": None, "training.stages": stages})
+    with pytest.raises(ArcvqError) as raised:
+        train(system, tmp_path / "run", quiet=True)
+    assert str(raised.value) == f"{message}; the parts are decoder, encoder, quantizer"
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()

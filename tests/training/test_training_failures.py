@@ -1,0 +1,122 @@
+"""A full disk and a diverged model end in one line, and what is on disk can go on."""
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_records import assert_nothing_half_written, assert_same_run
+
+from arcvq import ArcvqError
+from arcvq.systems import System
+from arcvq.training import train
+from arcvq.training.monitor import Monitor
+
+MakeSystem = Callable[..., System]
+
+
+class FullDisk:
+    """A disk that fills after so many flushes, and stays full."""
+
+    def __init__(self, after: int) -> None:
+        self.left = after
+        self.fsync = os.fsync
+
+    def __call__(self, descriptor: int) -> None:
+        if self.left == 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self.left -= 1
+        self.fsync(descriptor)
+
+
+@pytest.fixture(scope="module")
+def whole_run(tmp_path_factory: pytest.TempPathFactory, tiny_system: MakeSystem) -> Path:
+    run = tmp_path_factory.mktemp("whole") / "run"
+    train(tiny_system(), run, quiet=True)
+    return run
+
+
+def flushes(system: System, run: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    disk = FullDisk(10_000)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", disk)
+        train(system, run, quiet=True)
+    return 10_000 - disk.left
+
+
+def test_a_disk_that_fills_at_any_moment_ends_in_one_line_and_the_run_goes_on_once_there_is_space(
+    tmp_path: Path, tiny_system: MakeSystem, whole_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system = tiny_system()
+    total = flushes(system, tmp_path / "count", monkeypatch)
+    assert total > 20
+    for after in range(0, total, 3):
+        run = tmp_path / f"full after {after}"
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fsync", FullDisk(after))
+            with pytest.raises(ArcvqError) as raised:
+                train(system, run, quiet=True)
+        assert str(raised.value).startswith(str(run))
+        assert str(raised.value).endswith("the disk is full: free some space or choose another --out")
+        assert_nothing_half_written(run)
+        train(system, run, quiet=True)
+        assert_same_run(run, whole_run)
+
+
+def test_a_metrics_file_that_cannot_be_written_ends_in_one_line(
+    tmp_path: Path, tiny_system: MakeSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enter = Monitor.__enter__
+
+    def onto_a_full_disk(monitor: Monitor) -> Monitor:
+        enter(monitor)
+        monitor._file.close()
+        monitor._file = open("/dev/full", "ab")  # noqa: SIM115
+        return monitor
+
+    monkeypatch.setattr(Monitor, "__enter__", onto_a_full_disk)
+    with pytest.raises(ArcvqError) as raised:
+        train(tiny_system(), tmp_path / "run", quiet=True)
+    assert str(raised.value) == (
+        f"{tmp_path / 'run' / 'metrics.jsonl'}: the disk is full: free some space or choose another --out"
+    )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"training.learning_rate": 1e30},
+        {"training.learning_rate": 1e12, "training.log_every": 5, "training.evaluations": 0},
+        {"training.learning_rate": 1e30, "training.accumulate": 2, "training.precision": "bf16"},
+        {"training.learning_rate": 1e30, "training.stages": "[{train: [decoder], steps: 5}]", "training.steps": None},
+    ],
+)
+@pytest.mark.parametrize("preset", ["vq-vae", "arcvq-vae"])
+def test_a_diverged_training_ends_in_one_line_and_leaves_no_model(
+    preset: str, changes: dict[str, Any], tmp_path: Path, tiny_system: MakeSystem
+) -> None:
+    with pytest.raises(ArcvqError) as raised:
+        train(tiny_system(preset, changes), tmp_path / "run", quiet=True)
+    message = str(raised.value)
+    assert "diverged" in message
+    assert "\n" not in message
+    assert not (tmp_path / "run" / "model").exists()
+    assert not (tmp_path / "run" / "training.json").exists()
+
+
+def test_images_of_one_colour_are_refused_with_what_to_do(tmp_path: Path, tiny_system: MakeSystem) -> None:
+    from PIL import Image
+
+    (tmp_path / "images").mkdir()
+    for i in range(4):
+        Image.new("L", (28, 28), 7).save(tmp_path / "images" / f"{i}.png")
+    changes = {"data.name": f"folder:{tmp_path / 'images'}"}
+    with pytest.raises(ArcvqError, match="all of one colour: their variance is 0; set objective.normalise to none"):
+        train(tiny_system(changes=changes), tmp_path / "run", quiet=True)
+
+
+def test_images_whose_sides_do_not_fit_the_trunk_are_refused(tmp_path: Path, tiny_system: MakeSystem) -> None:
+    with pytest.raises(ArcvqError, match="image sides must be multiples of 4, got 30×30"):
+        train(tiny_system(changes={"data.image_size": 30}), tmp_path / "run", quiet=True)

@@ -1,0 +1,164 @@
+"""Every system learns, and every option of a training does what it says."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from run_records import read_lines, read_losses
+from safetensors.torch import load_file
+
+from arcvq import ArcvqError, Tokenizer
+from arcvq.systems import SYSTEMS, StageConfig, System, TrainingConfig
+from arcvq.training import train
+from arcvq.training.loop import TrainingRun
+from arcvq.training.optimization import set_learning_rate
+
+MakeSystem = Callable[..., System]
+
+
+def weights(tokenizer: Tokenizer) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in tokenizer.state_dict().items()}
+
+
+@pytest.mark.parametrize("name", sorted(SYSTEMS))
+def test_a_short_training_lowers_the_loss_and_the_test_error(
+    name: str, tmp_path: Path, tiny_system: MakeSystem
+) -> None:
+    changes = {"training.steps": 60, "training.learning_rate": 0.005, "data.limit": 256, "data.batch_size": 32}
+    train(tiny_system(name, changes), tmp_path / "run", quiet=True)
+    losses = read_losses(tmp_path / "run")
+    assert sum(losses[-5:]) < 0.8 * sum(losses[:5])
+    errors = [line["mse"] for line in read_lines(tmp_path / "run") if line["kind"] == "eval"]
+    assert errors[-1] < 0.8 * errors[0]
+
+
+def test_the_returned_tokenizer_is_the_saved_one_ready_for_use(tmp_path: Path, tiny_system: MakeSystem) -> None:
+    for select in ("last", "test-best"):
+        changes = {"training.select": select, "training.learning_rate": 0.1, "training.steps": 10}
+        returned = train(tiny_system(changes=changes), tmp_path / select, quiet=True)
+        saved = Tokenizer.from_pretrained(tmp_path / select)
+        assert not returned.training
+        assert all(torch.equal(a, b) for a, b in zip(weights(returned).values(), weights(saved).values()))
+
+
+def test_the_selected_weights_are_those_of_the_lowest_test_error(tmp_path: Path, tiny_system: MakeSystem) -> None:
+    changes = {"training.steps": 10, "training.evaluations": 10, "training.learning_rate": 0.1, "data.limit": 56}
+    train(tiny_system(changes={**changes, "training.select": "test-best"}), tmp_path / "best", quiet=True)
+    train(tiny_system(changes=changes), tmp_path / "last", quiet=True)
+    errors = {line["step"]: line["mse"] for line in read_lines(tmp_path / "best") if line["kind"] == "eval"}
+    best = min(errors, key=errors.__getitem__)
+    assert 0 < best < 10
+    for run, step in (("best", best), ("last", 10)):
+        model = load_file(tmp_path / run / "model" / "model.safetensors")
+        history = load_file(tmp_path / run / "codebooks" / f"step-{step:08d}.safetensors")
+        assert torch.equal(model["quantizer.codebook"], history["codebook"])
+        assert int(model["quantizer.step"]) == step
+
+
+def test_bfloat16_trains_and_leaves_a_float32_model(tmp_path: Path, tiny_system: MakeSystem) -> None:
+    changes = {"training.steps": 20, "training.learning_rate": 0.005}
+    train(tiny_system(changes=changes), tmp_path / "fp32", quiet=True)
+    train(tiny_system(changes={**changes, "training.precision": "bf16"}), tmp_path / "bf16", quiet=True)
+    exact, rounded = read_losses(tmp_path / "fp32"), read_losses(tmp_path / "bf16")
+    assert rounded != exact
+    assert rounded == pytest.approx(exact, rel=0.05)
+    assert rounded[-1] < rounded[0]
+    tensors = load_file(tmp_path / "bf16" / "model" / "model.safetensors")
+    assert {tensor.dtype for tensor in tensors.values()} == {torch.float32, torch.int64}
+
+
+def test_float16_without_a_gpu_is_answered_in_one_line(tmp_path: Path, tiny_system: MakeSystem) -> None:
+    system = tiny_system(changes={"training.precision": "fp16", "training.device": "cpu"})
+    with pytest.raises(ArcvqError) as raised:
+        train(system, tmp_path / "run", quiet=True)
+    assert str(raised.value).startswith("training.precision fp16 does not work on this machine: ")
+    assert "\n" not in str(raised.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_compiled_training_follows_the_eager_one(tmp_path: Path, tiny_system: MakeSystem) -> None:
+    changes = {"training.steps": 3, "training.learning_rate": 0.003}
+    train(tiny_system(changes=changes), tmp_path / "eager", quiet=True)
+    train(tiny_system(changes={**changes, "training.compile": "true"}), tmp_path / "compiled", quiet=True)
+    assert read_losses(tmp_path / "compiled") == pytest.approx(read_losses(tmp_path / "eager"), rel=1e-4)
+
+
+def test_micro_batches_add_up_to_the_batch(tmp_path: Path, tiny_system: MakeSystem) -> None:
+    # Without an ArcLoss nothing contrasts tokens within a micro-batch, so only the order of sums differs. The last batch
+    # of the epoch has two images: fewer than there are micro-batches.
+    changes = {"data.limit": 34, "training.steps": 6, "training.checkpoints": 1}
+    for accumulate in (1, 3):
+        system = tiny_system("vq-vae", {**changes, "training.accumulate": accumulate})
+        train(system, tmp_path / str(accumulate), quiet=True)
+    assert read_losses(tmp_path / "3") == pytest.approx(read_losses(tmp_path / "1"), rel=1e-5)
+    whole, parts = (load_file(tmp_path / run / "model" / "model.safetensors") for run in ("1", "3"))
+    for name, tensor in whole.items():
+        # Adam divides by the gradient's size: a rounding of a gradient near zero moves a weight by up to a step, 1e-3.
+        assert (tensor - parts[name]).abs().float().mean() < 1e-4, name
+
+
+def test_epochs_and_steps_are_two_ways_to_say_a_length(tmp_path: Path, tiny_system: MakeSystem) -> None:
+    train(tiny_system(changes={"training.steps": None, "training.epochs": 2}), tmp_path / "epochs", quiet=True)
+    train(tiny_system(changes={"training.steps": 8}), tmp_path / "steps", quiet=True)
+    assert read_losses(tmp_path / "epochs") == read_losses(tmp_path / "steps")
+    assert len(read_losses(tmp_path / "epochs")) == 8
+
+
+def rates(training: TrainingConfig, stage: StageConfig, steps: int) -> list[float]:
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
+    found = []
+    for step in range(steps):
+        set_learning_rate(optimizer, stage, training, step, steps)
+        found.append(optimizer.param_groups[0]["lr"])
+    return found
+
+
+def test_the_learning_rate_follows_its_schedule() -> None:
+    stage = StageConfig(steps=4, learning_rate=2.0)
+    assert rates(TrainingConfig(steps=4), stage, 4) == [2.0, 2.0, 2.0, 2.0]
+    assert rates(TrainingConfig(steps=4, warmup_steps=2), stage, 4) == [1.0, 2.0, 2.0, 2.0]
+    cosine = TrainingConfig(steps=4, schedule="cosine")
+    assert rates(cosine, stage, 4) == pytest.approx([2.0, 1 + 0.5**0.5, 1.0, 1 - 0.5**0.5])
+    floor = TrainingConfig(steps=4, schedule="cosine", final_rate=0.5)
+    assert rates(floor, stage, 4) == pytest.approx([2.0, 1.5 + 0.5**1.5, 1.5, 1.5 - 0.5**1.5])
+
+
+def test_the_logged_learning_rate_is_the_schedules(tmp_path: Path, tiny_system: MakeSystem) -> None:
+    system = tiny_system(changes={"training.steps": 4, "training.warmup_steps": 2, "training.learning_rate": 0.002})
+    train(system, tmp_path / "run", quiet=True)
+    logged = [line["learning_rate"] for line in read_lines(tmp_path / "run") if line["kind"] == "train"]
+    assert logged == pytest.approx([0.001, 0.002, 0.002, 0.002])
+
+
+def seen_batches(run: TrainingRun) -> list[torch.Tensor]:
+    """Every batch of a training, without training."""
+    found = []
+    for batch in run.stage_batches():
+        found.append(batch)
+        run.position.stage_step += 1
+    return found
+
+
+def order_of(tiny_system: MakeSystem, folder: Path, changes: dict[str, Any], start: int = 0) -> list[torch.Tensor]:
+    run = TrainingRun(tiny_system(changes={"training.steps": 8, **changes}), folder, quiet=True)
+    run.position.stage_step = start
+    return seen_batches(run)
+
+
+def test_the_order_of_the_data_is_a_function_of_seed_and_epoch(tmp_path: Path, tiny_system: MakeSystem) -> None:
+    order = order_of(tiny_system, tmp_path / "a", {})
+    assert len(order) == 8
+    epochs = torch.cat(order[:4]).flatten(1), torch.cat(order[4:]).flatten(1)
+    assert not torch.equal(*epochs)
+    # Each epoch sees every image once.
+    assert torch.equal(*(torch.unique(epoch, dim=0, return_counts=True)[0] for epoch in epochs))
+    again = order_of(tiny_system, tmp_path / "b", {"quantizer.codebook_size": 16, "training.learning_rate": 1})
+    assert all(torch.equal(a, b) for a, b in zip(order, again))
+    for start in (3, 4, 6):
+        rest = order_of(tiny_system, tmp_path / f"from {start}", {}, start)
+        assert len(rest) == 8 - start
+        assert all(torch.equal(a, b) for a, b in zip(rest, order[start:]))
+    other = order_of(tiny_system, tmp_path / "c", {"training.seed": 2})
+    assert not torch.equal(other[0], order[0])
