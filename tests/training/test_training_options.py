@@ -58,12 +58,11 @@ def test_the_selected_weights_are_those_of_the_lowest_test_error(tmp_path: Path,
 
 
 def test_bfloat16_trains_and_leaves_a_float32_model(tmp_path: Path, tiny_system: MakeSystem) -> None:
-    changes = {"training.steps": 20, "training.learning_rate": 0.005}
-    train(tiny_system(changes=changes), tmp_path / "fp32", quiet=True)
-    train(tiny_system(changes={**changes, "training.precision": "bf16"}), tmp_path / "bf16", quiet=True)
+    train(tiny_system(), tmp_path / "fp32", quiet=True)
+    train(tiny_system(changes={"training.precision": "bf16"}), tmp_path / "bf16", quiet=True)
     exact, rounded = read_losses(tmp_path / "fp32"), read_losses(tmp_path / "bf16")
     assert rounded != exact
-    assert rounded == pytest.approx(exact, rel=0.05)
+    assert rounded == pytest.approx(exact, rel=0.02)  # bfloat16 has 8 bits: 0.4 % for each number
     assert rounded[-1] < rounded[0]
     tensors = load_file(tmp_path / "bf16" / "model" / "model.safetensors")
     assert {tensor.dtype for tensor in tensors.values()} == {torch.float32, torch.int64}
@@ -73,8 +72,7 @@ def test_float16_without_a_gpu_is_answered_in_one_line(tmp_path: Path, tiny_syst
     system = tiny_system(changes={"training.precision": "fp16", "training.device": "cpu"})
     with pytest.raises(ArcvqError) as raised:
         train(system, tmp_path / "run", quiet=True)
-    assert str(raised.value).startswith("training.precision fp16 does not work on this machine: ")
-    assert "\n" not in str(raised.value)
+    assert str(raised.value) == "training.precision fp16 needs a GPU: on a CPU use fp32 or bf16"
     assert not (tmp_path / "run").exists()
 
 

@@ -290,9 +290,12 @@ def make_accelerator(training: TrainingConfig) -> Accelerator:
     AcceleratorState._reset_state()  # a second training in one process may want another precision
     precision = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}[training.precision]
     try:
-        return Accelerator(mixed_precision=precision, cpu=training.device == "cpu")
+        accelerator = Accelerator(mixed_precision=precision, cpu=training.device == "cpu")
     except (ValueError, ImportError) as error:
         raise ArcvqError(f"training.precision {training.precision} does not work on this machine: {error}") from None
+    if precision == "fp16" and accelerator.device.type == "cpu":  # Accelerate would train in float32 without a word
+        raise ArcvqError("training.precision fp16 needs a GPU: on a CPU use fp32 or bf16")
+    return accelerator
 
 
 def load_data(system: System, device: torch.device) -> tuple[Images, Images]:

@@ -87,7 +87,7 @@ class Monitor:
         self.show(step)
         if self._lines:
             self._console.print(
-                f"{self.run.path.name} step {step}: {'  '.join(self._status.values())}", highlight=False
+                f"{self.run.path.name} step {step}: {'  '.join(self._status.values())}", highlight=False, soft_wrap=True
             )
 
     def show(self, step: int) -> None:

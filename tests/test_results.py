@@ -1,0 +1,53 @@
+"""Numbers in documents come from results/, and the kept models are what their results say."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from arcvq import Tokenizer
+from arcvq.config import to_dict
+from arcvq.metrics import PROTOCOLS
+from arcvq.systems import parse_system
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = sorted((ROOT / "results").glob("*/*-seed*.json"))
+MODELS = sorted(path.parent for path in (ROOT / "models").glob("*/config.json"))
+
+
+def test_documents_say_what_the_results_say() -> None:
+    checked = subprocess.run(
+        [sys.executable, ROOT / "results" / "render.py", "--check"], capture_output=True, text=True, check=False
+    )
+    assert checked.returncode == 0, checked.stdout
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_a_result_carries_all_that_led_to_it(path: Path) -> None:
+    document = json.loads(path.read_text(encoding="utf-8"))
+    assert path.stem == f"{document['name']}-seed{document['seed']}"
+    assert path.parent.name == document["data"]
+    for name, measured in document["protocols"].items():
+        assert measured["protocol_hash"] == PROTOCOLS[name].hash
+        assert measured["metrics"]["psnr"] > 0
+        assert not set(measured["metrics"]) & set(measured["missing"])
+    assert document["training"]["steps"] > 0
+    assert document["training"]["device"]
+    # The resolved configuration still describes the same system.
+    assert json.loads(json.dumps(to_dict(parse_system(document["config"])))) == document["config"]
+
+
+@pytest.mark.parametrize("path", MODELS, ids=lambda path: path.name)
+def test_a_kept_model_has_a_result_and_works(path: Path) -> None:
+    data, name = path.name.split("-", 1)
+    document = json.loads((ROOT / "results" / data / f"{name}.json").read_text(encoding="utf-8"))
+    tokenizer = Tokenizer.from_pretrained(path)
+    assert sum(p.numel() for p in tokenizer.parameters()) == document["parameters"]
+    assert int(tokenizer.quantizer.step) == document["training"]["steps"]
+    images = torch.rand(2, tokenizer.channels, *tokenizer.image_size) * 2 - 1
+    assert torch.equal(tokenizer.decode(tokenizer.encode(images)), tokenizer.reconstruct(images))
+    norms = torch.linalg.vector_norm(tokenizer.quantizer.codebook.detach(), dim=1)
+    assert float(norms.mean()) == pytest.approx(document["protocols"]["exact"]["metrics"]["norm_mean"], rel=1e-5)
