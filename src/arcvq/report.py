@@ -49,11 +49,13 @@ def print_measured(measured: Measured) -> None:
 def print_comparison(rows: Mapping[str, Mapping[str, float]], title: str, missing: Sequence[str] = ()) -> None:
     """One row per run, the better number of each column in bold."""
     console = Console()
-    columns = [name for name in COLUMNS if any(name in metrics for metrics in rows.values())]
+    columns = [
+        name for name, (_, _, direction) in COLUMNS.items() if direction and any(name in m for m in rows.values())
+    ]
     table = Table(title=title, title_justify="left")
-    table.add_column("system")
+    table.add_column("system", no_wrap=True)
     for name in columns:
-        table.add_column(COLUMNS[name][0], justify="right")
+        table.add_column(COLUMNS[name][0], justify="right", no_wrap=True)
     for run, metrics in rows.items():
         table.add_row(run, *(_marked(name, metrics, rows) for name in columns))
     console.print(table)

@@ -112,7 +112,7 @@ def test_missing_weights_are_reasons_not_numbers(no_weights: None) -> None:
     assert "torchvision.models.vgg16" in result.missing["lpips"]
     assert "ARCVQ_WEIGHTS" in result.missing["rfid"]
     assert result.missing["usage"] == "the model gave no tokens"
-    assert set(result.metrics) == {"l1", "psnr", "ssim"}
+    assert set(result.metrics) == {"l1", "mse", "psnr", "ssim"}
     plain = json.loads(json.dumps(result.to_json(), allow_nan=False))
     assert plain["missing"] == result.missing
     assert plain["metrics"] == result.metrics
@@ -136,7 +136,7 @@ def test_networks_take_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("ARCVQ_WEIGHTS", str(tmp_path))
     small = nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten())  # (B, 3, 299, 299) -> (B, 12)
     # The package's name `evaluate` is the function; the module is reached through the import system.
-    monkeypatch.setattr(import_module("arcvq.metrics.evaluate"), "fid_network", lambda device: small)
+    monkeypatch.setattr(import_module("arcvq.metrics.evaluate"), "fid_network", lambda device, download: small)
 
     images = toy(8, side=32)
     for name in ("exact", "paper"):
@@ -201,7 +201,7 @@ def test_wrong_models(reconstruct: object, line: str) -> None:
 
 
 def test_wrong_arguments() -> None:
-    with pytest.raises(ArcvqError, match="unknown metric 'fid'; choose from l1, psnr"):
+    with pytest.raises(ArcvqError, match="unknown metric 'fid'; choose from l1, mse, psnr"):
         evaluate(identity, toy(), metrics=["fid"])
     with pytest.raises(ArcvqError, match="unknown protocol 'quick'"):
         evaluate(identity, toy(), protocol="quick")

@@ -24,11 +24,13 @@ def _fresh_compiler() -> Iterator[None]:
     ids=["eager backend, decaying weight", "aot_eager backend, adaptive weight"],
 )
 def test_one_compilation_serves_a_hundred_steps_and_equals_eager(backend: str, arc: Arc) -> None:
-    eager = ArcVQ(4, 8, arc=arc, ball=Ball(alpha=0.01), entropy=Entropy(), restart=Restart(decay=0.5))
+    # A mild entropy term and rate: steep ones blow a last-bit difference up over a hundred steps of Adam.
+    entropy = Entropy(temperature=1.0)
+    eager = ArcVQ(4, 8, arc=arc, ball=Ball(alpha=0.01), entropy=entropy, restart=Restart(decay=0.5))
     twin = copy.deepcopy(eager)
     counter = CompileCounterWithBackend(backend)
     compiled = torch.compile(twin, backend=counter, fullgraph=True)
-    optimizers = [torch.optim.Adam(q.parameters(), lr=0.05) for q in (eager, twin)]
+    optimizers = [torch.optim.Adam(q.parameters(), lr=0.01) for q in (eager, twin)]
     for step in range(100):
         latents = torch.randn(2, 4, 4, 4) + step / 50
         outputs = []

@@ -217,6 +217,4 @@ def test_images_whose_names_fall_together_are_all_written(tmp_path: Path, sample
 def test_a_folder_that_cannot_be_made_is_refused_in_one_line(tmp_path: Path, sample_pixels: Tensor) -> None:
     (tmp_path / "file").write_text("")
     target = tmp_path / "file" / "out"
-    assert error_of(write_images, target, sample_pixels[:1], ["a"]) == (
-        f"{target}: cannot be written: Not a directory"
-    )
+    assert error_of(write_images, target, sample_pixels[:1], ["a"]) == (f"{target}: cannot be written: Not a directory")

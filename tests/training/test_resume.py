@@ -192,9 +192,7 @@ def long_changes() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def long_run(
-    tmp_path_factory: pytest.TempPathFactory, tiny_system: MakeSystem, long_changes: dict[str, Any]
-) -> Path:
+def long_run(tmp_path_factory: pytest.TempPathFactory, tiny_system: MakeSystem, long_changes: dict[str, Any]) -> Path:
     run = tmp_path_factory.mktemp("long") / "run"
     train(tiny_system(changes=long_changes), run, quiet=True)
     return run

@@ -69,9 +69,7 @@ def test_each_stage_sees_an_order_of_its_own_and_starts_a_new_optimizer(
     tmp_path: Path, tiny_system: MakeSystem
 ) -> None:
     stages = "[{steps: 4}, {steps: 4, learning_rate: 1.0e-9}]"
-    train(
-        tiny_system(changes={"training.steps": None, "training.stages": stages}), tmp_path / "run", quiet=True
-    )
+    train(tiny_system(changes={"training.steps": None, "training.stages": stages}), tmp_path / "run", quiet=True)
     losses = read_losses(tmp_path / "run")
     # The second stage hardly learns, so its losses would repeat if it saw the same batches again.
     assert len(losses) == 8

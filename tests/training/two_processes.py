@@ -17,7 +17,9 @@ def main() -> None:
     torch.set_num_threads(1)
     for job in json.loads(Path(sys.argv[1]).read_text()):
         try:
-            train(load_system(job["preset"], job["arguments"]), job["out"], quiet=True, stop_after=job.get("stop_after"))
+            train(
+                load_system(job["preset"], job["arguments"]), job["out"], quiet=True, stop_after=job.get("stop_after")
+            )
         except Stopped as stopped:
             print(stopped)
 

@@ -122,10 +122,6 @@ class VQ(Quantizer):
 
     def upkeep(self, records: Sequence[Record]) -> None:
         super().upkeep(records)
-        if (
-            not self.codebook.requires_grad
-        ):  # frozen, as in a stage of training that names other parts: only time passes
-            return
         with torch.no_grad():
             tokens = torch.cat([record.tokens for record in records])
             # Of all processes whatever the mode: upkeep belongs to training, even when it is called after an eval().

@@ -178,11 +178,19 @@ class TrainingRun:
             self.accelerator.clip_grad_norm_(self.tokenizer.parameters(), self.training.gradient_clip)
         self.prepared.step()
         if not self.accelerator.optimizer_step_was_skipped:
-            self.tokenizer.quantizer.after_step(*outputs)
+            self.upkeep(outputs)
         self.prepared.zero_grad()
         self.position.step += 1
         self.position.stage_step += 1
         return outputs, totals
+
+    def upkeep(self, outputs: list[Quantized]) -> None:
+        """In a stage that does not train the codebook only time passes: restarts and bounds would move codes, too."""
+        quantizer = self.tokenizer.quantizer
+        if quantizer.codebook.requires_grad:
+            quantizer.after_step(*outputs)
+        else:
+            quantizer.step.add_(1)
 
     def micro_batch_shares(self) -> list[float]:
         """Each micro-batch's part of this step's global batch: as many, and the same, on every process."""
@@ -289,8 +297,10 @@ class TrainingRun:
 def make_accelerator(training: TrainingConfig) -> Accelerator:
     AcceleratorState._reset_state()  # a second training in one process may want another precision
     precision = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}[training.precision]
+    # Said out loud: without it, processes that find no GPU would each train alone, all into one folder.
+    cpu = training.device == "cpu" or not torch.accelerator.is_available()
     try:
-        accelerator = Accelerator(mixed_precision=precision, cpu=training.device == "cpu")
+        accelerator = Accelerator(mixed_precision=precision, cpu=cpu)
     except (ValueError, ImportError) as error:
         raise ArcvqError(f"training.precision {training.precision} does not work on this machine: {error}") from None
     if precision == "fp16" and accelerator.device.type == "cpu":  # Accelerate would train in float32 without a word

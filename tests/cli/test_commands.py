@@ -1,0 +1,196 @@
+"""Every command does what it says."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+
+from arcvq.systems import SYSTEMS, parse_system, preset_names
+
+Run = Callable[..., Any]
+COMMANDS = ("demo", "systems", "presets", "train", "evaluate", "reconstruct", "encode", "decode")
+
+
+@pytest.fixture
+def run(trained_run: Path, tmp_path: Path) -> Path:
+    """A copy that an evaluation may write to."""
+    return Path(shutil.copytree(trained_run, tmp_path / "run"))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_a_command_shows_an_example(command: str, arcvq: Run) -> None:
+    said = arcvq(command, "--help")
+    assert said.code == 0
+    assert f"example:\n  arcvq {command}" in said.output
+    assert said.errors == ""
+
+
+def test_the_help_names_every_command_and_where_to_begin(arcvq: Run) -> None:
+    said = arcvq("--help")
+    assert said.code == 0
+    assert all(f"\n    {command} " in said.output for command in COMMANDS)
+    assert "Begin with: arcvq demo" in said.output
+
+
+def test_the_version_is_the_packages(arcvq: Run) -> None:
+    from arcvq import __version__
+
+    assert arcvq("--version").output == f"arcvq {__version__}\n"
+
+
+def test_systems_lists_every_system(arcvq: Run) -> None:
+    said = arcvq("systems")
+    assert (said.code, said.errors) == (0, "")
+    listed = json.loads(arcvq("systems", "--json").output)
+    assert listed.keys() == SYSTEMS.keys()
+    for name, row in listed.items():
+        assert name in said.output
+        assert row["summary"] in said.output
+        assert row["citation"] in said.output
+
+
+def test_presets_lists_every_preset_and_shows_one(arcvq: Run) -> None:
+    said = arcvq("presets")
+    assert (said.code, said.errors) == (0, "")
+    assert [line.split()[0] for line in said.output.splitlines()] == preset_names()
+    assert list(json.loads(arcvq("presets", "--json").output)) == preset_names()
+    shown = arcvq("presets", "cifar10/arcvq-vae").output
+    assert shown.startswith("# ArcVQ-VAE on CIFAR-10")
+    assert yaml.safe_load(shown) == json.loads(arcvq("presets", "cifar10/arcvq-vae", "--json").output)
+
+
+def test_train_makes_a_run_and_says_what_to_do_next(
+    arcvq: Run, tmp_path: Path, tiny_settings: Callable[..., list[str]]
+) -> None:
+    said = arcvq("train", "sample/vq-vae", *tiny_settings(), "--training.seed", "7", "--out", tmp_path / "run")
+    assert said.code == 0
+    assert said.output == f"{tmp_path / 'run'}: trained; measure it with: arcvq evaluate {tmp_path / 'run'}\n"
+    assert "run step 6: loss " in said.errors  # a line for each look, where there is no terminal to draw a bar on
+    system = parse_system(yaml.safe_load((tmp_path / "run" / "config.yaml").read_text()))
+    assert (system.system, system.training.seed, system.training.steps) == ("vq-vae", 7, 6)
+    assert (tmp_path / "run" / "training.json").is_file()
+
+
+def test_train_takes_a_yaml_of_ones_own_and_is_quiet_when_asked(
+    arcvq: Run, tmp_path: Path, tiny_settings: Callable[..., list[str]]
+) -> None:
+    (tmp_path / "mine.yaml").write_text("system: vq-vae-cosine\n")
+    said = arcvq("train", tmp_path / "mine.yaml", "--quiet", *tiny_settings(), "--out", tmp_path / "run")
+    assert (said.code, said.errors) == (0, "")
+    assert yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["name"] == "mine"
+
+
+def test_a_finished_training_is_not_trained_again(
+    arcvq: Run, trained_run: Path, tiny_settings: Callable[..., list[str]]
+) -> None:
+    before = {path: path.stat().st_mtime_ns for path in trained_run.rglob("*")}
+    said = arcvq("train", "sample/arcvq-vae", *tiny_settings(), "--out", trained_run)
+    assert said.code == 0
+    assert f"{trained_run}: trained" in said.output
+    assert {path: path.stat().st_mtime_ns for path in trained_run.rglob("*")} == before
+
+
+def test_a_dry_run_prints_what_a_training_would_take_and_writes_nothing(
+    arcvq: Run, tmp_path: Path, tiny_settings: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = arcvq("train", "sample/arcvq-vae", *tiny_settings(), "--dry-run", "--out", tmp_path / "run")
+    assert (said.code, said.errors) == (0, "")
+    for heading in ("parameters ", "tokens ", "memory ", "time "):
+        assert f"\n{heading}" in said.output
+    config, _ = said.output.split("\nparameters ")
+    assert parse_system(yaml.safe_load(config)).training.steps == 6
+    plan = json.loads(arcvq("train", "sample/arcvq-vae", *tiny_settings(), "--dry-run", "--json").output)
+    assert (plan["steps"], plan["tokens_per_image"]) == (6, 49)
+    assert parse_system(plan["config"]).title == "arcvq-vae"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_evaluate_prints_a_table_and_writes_the_document(arcvq: Run, run: Path, tmp_path: Path) -> None:
+    said = arcvq(
+        "evaluate", run, "--protocol", "exact", "paper", "--limit", "20", "--metrics", "psnr", "usage", "lpips",
+        "--json", tmp_path / "result.json",
+    )  # fmt: skip
+    assert (said.code, said.errors) == (0, "")
+    document = json.loads((tmp_path / "result.json").read_text())
+    assert document["protocols"].keys() == {"exact", "paper"}
+    for protocol, section in document["protocols"].items():
+        assert f"{protocol} ({section['protocol_hash']})" in said.output
+        assert f"{section['metrics']['psnr']:.2f}" in said.output
+        assert section["metrics"].keys() == {"psnr", "usage"}
+    assert "missing lpips: " in said.output
+
+
+def test_evaluate_takes_a_model_when_told_on_what(arcvq: Run, run: Path) -> None:
+    said = arcvq("evaluate", run / "model", "--data", "sample", "--limit", "8", "--metrics", "psnr")
+    assert (said.code, said.errors) == (0, "")
+    assert "on sample, 8 images" in said.output
+
+
+@pytest.mark.parametrize("source", ["run", "model", "tiny"])
+def test_decoded_tokens_are_the_reconstructions_byte_for_byte(
+    source: str, arcvq: Run, run: Path, images: Path, tmp_path: Path
+) -> None:
+    model = {"run": run, "model": run / "model", "tiny": "tiny"}[source]
+    encoded = arcvq("encode", model, images, "--out", tmp_path / "tokens.npz")
+    assert (encoded.code, encoded.errors) == (0, "")
+    assert encoded.output == f"{tmp_path / 'tokens.npz'}: 4 images as 7×7 tokens each\n"
+    decoded = arcvq("decode", model, tmp_path / "tokens.npz", "--out", tmp_path / "decoded")
+    rebuilt = arcvq("reconstruct", model, images, "--out", tmp_path / "rebuilt")
+    assert (decoded.code, decoded.errors, rebuilt.code, rebuilt.errors) == (0, "", 0, "")
+    names = [f"image-{i}.png" for i in range(4)]
+    assert decoded.output.splitlines() == [str(tmp_path / "decoded" / name) for name in names]
+    assert sorted(path.name for path in (tmp_path / "decoded").iterdir()) == names
+    for name in names:
+        assert (tmp_path / "decoded" / name).read_bytes() == (tmp_path / "rebuilt" / name).read_bytes()
+
+
+def test_the_embedded_tokenizer_gives_back_something_like_the_image(arcvq: Run, images: Path, tmp_path: Path) -> None:
+    arcvq("reconstruct", "tiny", images, "--out", tmp_path / "out")
+    for path in images.iterdir():
+        original, copy = (np.asarray(Image.open(file)).astype(float) for file in (path, tmp_path / "out" / path.name))
+        assert np.square(original - copy).mean() < 0.2 * original.var()
+
+
+def test_encoding_twice_gives_the_same_tokens(arcvq: Run, images: Path, tmp_path: Path) -> None:
+    for name in ("one.npz", "two.npz"):
+        arcvq("encode", "tiny", images, "--out", tmp_path / name)
+    one, two = (np.load(tmp_path / name) for name in ("one.npz", "two.npz"))
+    assert np.array_equal(one["tokens"], two["tokens"])
+    assert list(one["names"]) == [f"image-{i}" for i in range(4)]
+
+
+def test_json_is_printed_when_asked_for(arcvq: Run, images: Path, tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens.npz"
+    encoded = json.loads(arcvq("encode", "tiny", images / "image-0.png", "--out", tokens, "--json").output)
+    assert encoded == {"file": str(tokens), "images": 1, "grid": [7, 7]}
+    decoded = json.loads(arcvq("decode", "tiny", tokens, "--out", tmp_path / "out", "--json").output)
+    assert decoded == {"files": [str(tmp_path / "out" / "image-0.png")]}
+    rebuilt = json.loads(
+        arcvq("reconstruct", "tiny", images / "image-0.png", "--out", tmp_path / "out", "--json").output
+    )
+    assert rebuilt == decoded
+
+
+def test_the_demo_trains_compares_and_writes_a_report(arcvq: Run, tmp_path: Path) -> None:
+    first = arcvq("demo", "--out", tmp_path / "demo", "--steps", "6", "--json")
+    assert (first.code, first.errors) == (0, "")
+    result = json.loads(first.output)
+    assert result["metrics"].keys() == {"vq-vae", "arcvq-vae"}
+    assert all("psnr" in metrics and "usage" in metrics for metrics in result["metrics"].values())
+    assert result["report"] == str(tmp_path / "demo" / "report" / "index.html")
+    page = Path(result["report"]).read_text()
+    assert "<html" in page
+    assert "arcvq-vae" in page
+    # Again, with the runs taken as they are: the same numbers, as a table.
+    again = arcvq("demo", "--out", tmp_path / "demo", "--steps", "6")
+    assert again.code == 0
+    for metrics in result["metrics"].values():
+        assert f"{metrics['psnr']:.2f}" in again.output
+    assert f"report: {result['report']}" in again.output

@@ -1,0 +1,45 @@
+"""A dry run says what a training would take, and writes nothing."""
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from arcvq.systems import System
+from arcvq.training import dry_run
+
+MakeSystem = Callable[..., System]
+
+
+def test_a_dry_run_measures_a_few_real_steps(tiny_system: MakeSystem) -> None:
+    system = tiny_system(changes={"training.steps": None, "training.epochs": 25, "data.limit": 50})
+    result = dry_run(system)
+    tokenizer = system.build_tokenizer(1, (28, 28), 100)
+    assert result.parameters == sum(parameter.numel() for parameter in tokenizer.parameters())
+    assert result.tokens_per_image == 49
+    assert result.steps == 25 * 4
+    assert 0 < result.seconds_per_step < 5
+    assert result.seconds == pytest.approx(result.seconds_per_step * 100)
+    assert 10 * 2**20 < result.memory_bytes < 2**40
+    assert "CPU" in result.device
+
+
+def test_a_dry_run_of_fewer_steps_than_it_measures_and_with_every_option_works(tiny_system: MakeSystem) -> None:
+    changes = {
+        "training.steps": None,
+        "training.stages": "[{train: [encoder], steps: 1}, {steps: 1}]",
+        "quantizer.start": "kmeans",
+        "quantizer.heads": 2,
+    }
+    result = dry_run(tiny_system(changes=changes))
+    assert (result.steps, result.tokens_per_image) == (2, 98)
+
+
+def test_a_dry_run_writes_nothing(tiny_system: MakeSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    dry_run(tiny_system())
+    assert [path for path in tmp_path.rglob("*") if path.parent != tmp_path] == []

@@ -1,0 +1,144 @@
+"""A measured run as one JSON document."""
+
+import json
+import math
+import shutil
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from arcvq import ArcvqError
+from arcvq.config import to_dict
+from arcvq.metrics import EXACT, PAPER
+from arcvq.training import RunFolder, measure
+
+CHEAP = ("l1", "mse", "psnr", "ssim", "usage", "perplexity", "tokens_per_image", "bits_per_image")
+
+
+@pytest.fixture
+def run(trained_run: Path, tmp_path: Path) -> Path:
+    """A copy that a measurement may write to."""
+    return Path(shutil.copytree(trained_run, tmp_path / "run"))
+
+
+def test_the_document_holds_the_numbers_and_all_that_led_to_them(run: Path) -> None:
+    measured = measure(run, ["exact", "paper"], metrics=CHEAP, limit=40)
+    document = json.loads(json.dumps(measured.document, allow_nan=False))
+    assert document.keys() == {
+        "name",
+        "system",
+        "data",
+        "seed",
+        "protocols",
+        "parameters",
+        "config",
+        "training",
+        "measured",
+    }
+    assert (document["name"], document["system"]) == ("arcvq-vae", "arcvq-vae")
+    assert (document["data"], document["seed"]) == ("sample", 1)
+    assert document["config"] == json.loads(json.dumps(to_dict(RunFolder(run).system())))
+    assert document["training"] == json.loads((run / "training.json").read_text())
+    assert document["parameters"] == sum(parameter.numel() for parameter in measured.tokenizer.parameters())
+    assert document["measured"].keys() == {"date", "device", "versions"}
+    for name, protocol in (("exact", EXACT), ("paper", PAPER)):
+        section = document["protocols"][name]
+        assert (section["protocol"], section["protocol_hash"]) == (name, protocol.hash)
+        assert section["images"] == 40
+        assert section["metrics"].keys() == set(CHEAP)
+        assert section["missing"] == {}
+        assert section["metrics"]["tokens_per_image"] == 49
+        assert section["metrics"]["bits_per_image"] == 245
+    assert document["protocols"]["exact"]["metrics"]["psnr"] != document["protocols"]["paper"]["metrics"]["psnr"]
+
+
+def test_what_was_measured_is_kept_in_the_run(run: Path) -> None:
+    measured = measure(run, ["exact"], metrics=CHEAP, limit=40)
+    kept = json.loads((run / "evaluation-exact.json").read_text())
+    assert kept == measured.document["protocols"]["exact"]
+    assert not (run / "evaluation-paper.json").exists()
+
+
+def test_a_measurement_agrees_with_the_last_look_of_the_training(run: Path) -> None:
+    metrics = measure(run, metrics=CHEAP, limit=32).evaluations[0].metrics
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    last = [line for line in lines if line["kind"] == "eval"][-1]
+    for name in ("l1", "mse", "psnr", "usage", "perplexity"):
+        assert metrics[name] == pytest.approx(last[name], rel=1e-6)
+
+
+def test_a_metric_that_cannot_be_measured_is_missing_with_its_reason_and_never_a_number(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A cache without the networks of LPIPS and FID.
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "empty"))
+    monkeypatch.setenv("HOME", str(tmp_path / "empty"))
+    section = measure(run, metrics=["psnr", "lpips", "rfid"], limit=8).document["protocols"]["exact"]
+    for name, value in section["metrics"].items():
+        assert math.isfinite(value), name
+    assert section["metrics"].keys() | section["missing"].keys() == {"psnr", "lpips", "rfid"}
+    assert not section["metrics"].keys() & section["missing"].keys()
+    assert "lpips" in section["missing"]  # 28 pixels are too few for its network
+    assert all(isinstance(reason, str) and reason for reason in section["missing"].values())
+
+
+def test_a_model_without_a_run_needs_a_data_set_and_then_works(run: Path) -> None:
+    with pytest.raises(ArcvqError) as raised:
+        measure(run / "model", metrics=CHEAP)
+    assert str(raised.value) == (
+        f"{run / 'model'}: is a model without a run, so it has no data set of its own: say --data NAME"
+    )
+    of_model = measure(run / "model", metrics=CHEAP, data="sample", limit=16)
+    assert of_model.evaluations[0].metrics == measure(run, metrics=CHEAP, limit=16).evaluations[0].metrics
+    assert of_model.document["training"] is None
+    assert of_model.document["seed"] is None
+    assert of_model.document["config"] == of_model.tokenizer.to_config()
+    assert not list((run / "model").glob("evaluation-*"))
+
+
+def test_another_data_set_does_not_pass_for_the_runs_own(run: Path, tmp_path: Path) -> None:
+    for i in range(4):
+        (tmp_path / "images").mkdir(exist_ok=True)
+        Image.new("L", (40, 30), 60 * i).save(tmp_path / "images" / f"{i}.png")
+    name = f"folder:{tmp_path / 'images'}"
+    measured = measure(run, metrics=CHEAP, data=name)
+    assert measured.document["data"] == name
+    assert (measured.images.height, measured.images.width) == (28, 28)
+    assert not (run / "evaluation-exact.json").exists()
+
+
+def test_images_with_other_channels_are_refused(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    for i in range(2):
+        Image.new("RGB", (28, 28), (60 * i, 0, 255)).save(tmp_path / "images" / f"{i}.png")
+    with pytest.raises(ArcvqError, match="has 3 channels but the tokenizer takes 1"):
+        measure(run, data=f"folder:{tmp_path / 'images'}", metrics=CHEAP)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"protocols": ["precise"]}, "unknown protocol 'precise'; choose one of exact, paper"),
+        ({"metrics": ["snr"]}, "unknown metric 'snr'; choose from l1"),
+        ({"data": "imagenet"}, "unknown data set 'imagenet'; choose one of sample"),
+        ({"limit": 0}, "limit is 0; it must be at least 1"),
+    ],
+)
+def test_a_wrong_name_is_answered_with_what_there_is(run: Path, options: dict[str, object], message: str) -> None:
+    with pytest.raises(ArcvqError) as raised:
+        measure(run, **options)  # type: ignore[arg-type]
+    assert str(raised.value).startswith(message)
+
+
+def test_progress_is_told_for_each_protocol(run: Path) -> None:
+    told: list[tuple[str, int, int]] = []
+    measure(run, ["exact", "paper"], metrics=["psnr"], limit=12, progress=lambda *now: told.append(now))
+    assert told == [("exact", 12, 12), ("paper", 12, 12)]
+
+
+def test_a_run_that_is_not_finished_has_nothing_to_measure(tmp_path: Path, trained_run: Path) -> None:
+    (tmp_path / "run").mkdir()
+    shutil.copy(trained_run / "config.yaml", tmp_path / "run")
+    with pytest.raises(ArcvqError, match="holds no tokenizer: neither config.json nor model/config.json is there"):
+        measure(tmp_path / "run")
