@@ -106,7 +106,7 @@ def test_tokens_carry_no_gradient() -> None:
     ("arguments", "message"),
     [
         ({"metric": "manhattan"}, "unknown metric 'manhattan': expected one of cosine, euclidean"),
-        ({"backend": "triton"}, "unknown backend 'triton'"),
+        ({"backend": "cuda"}, "unknown backend 'cuda': expected one of auto, reference, chunked, triton"),
         ({"codebook": torch.zeros(4, 5)}, "latents are 3 wide but the codebook's codes are 5 wide"),
         ({"codebook": torch.zeros(3)}, "expected latents (N, D) and codebook (K, D)"),
     ],

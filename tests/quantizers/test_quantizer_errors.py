@@ -84,7 +84,7 @@ def test_wrong_tokens_are_described(options: dict[str, Any], tokens: torch.Tenso
         ({"comitment_weight": 1.0}, "unknown option 'comitment_weight': did you mean commitment_weight"),
         ({"zzz": 1}, "unknown option 'zzz': expected one of arc, backend, ball"),
         ({"metric": "cosin"}, "metric: expected one of cosine, euclidean, got 'cosin'"),
-        ({"backend": "triton"}, "backend: expected one of auto, reference, chunked, got 'triton'"),
+        ({"backend": "cuda"}, "backend: expected one of auto, reference, chunked, triton, got 'cuda'"),
         ({"start": "kmean"}, "start: expected one of uniform, unit-sphere, normal, kmeans, got 'kmean'"),
         ({"loss_space": "sphere"}, "loss_space: expected one of raw, unit, got 'sphere'"),
         ({"legacy": 1}, "legacy: expected true or false, got 1"),

@@ -140,5 +140,5 @@ def test_progress_is_told_for_each_protocol(run: Path) -> None:
 def test_a_run_that_is_not_finished_has_nothing_to_measure(tmp_path: Path, trained_run: Path) -> None:
     (tmp_path / "run").mkdir()
     shutil.copy(trained_run / "config.yaml", tmp_path / "run")
-    with pytest.raises(ArcvqError, match="holds no tokenizer: neither config.json nor model/config.json is there"):
+    with pytest.raises(ArcvqError, match="holds no tokenizer"):
         measure(tmp_path / "run")

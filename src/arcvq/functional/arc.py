@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import reduce
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -48,7 +47,7 @@ def arc_loss(
     """L_A of latents (N, D) and codebook (K, D), a scalar (Eq. 11). With `stop_gradient` only the latents learn (Eq. 12).
 
     `valid` (N,) bool leaves padded tokens out. `monotone` straightens the logit where θ + m passes π, see `margin_cosine`.
-    `chunked` never holds more than a block of the K × N cosines, forward or backward.
+    `chunked` never holds more than a block of the K × N cosines, forward or backward; `triton` (CUDA) holds none in memory.
     """
     check_pair(latents, codebook)
     if top_k > latents.shape[0]:
@@ -80,15 +79,21 @@ def arc_statistics(
         dtype = compute_dtype(latents)
         unit_latents = unit(latents.to(dtype))
         unit_codes = unit((codebook.detach() if stop_gradient else codebook).to(dtype))
-        if choose_backend(backend) == "reference":
+        body = choose_backend(backend, latents)
+        if body == "reference":
             cosines = matmul(unit_codes, unit_latents.t())  # (K, N)
             return _statistics_of(cosines, valid, scale, top_k)
-        return ArcStatistics(*_statistics_chunked(unit_latents, unit_codes, valid, scale, top_k))
+        return ArcStatistics(*_statistics(unit_latents, unit_codes, valid, scale, top_k, body == "triton"))
 
 
 def arc_merge(shards: Sequence[ArcStatistics], scale: float) -> ArcStatistics:
-    """Shards of tokens seen as one. A token that one shard held among its best and the whole does not becomes a negative."""
-    return reduce(lambda a, b: _merge_two(a, b, scale), shards)
+    """Shards of tokens seen as one. A token among the best of its shard but not of the whole becomes a negative."""
+    cosines = torch.cat([shard.top_cosines for shard in shards], dim=1)  # (K, shards · k)
+    tokens = torch.cat([shard.top_tokens for shard in shards], dim=1)
+    top_cosines, kept = cosines.topk(shards[0].top_cosines.shape[1], dim=1)
+    evicted = _log_sum_exp(scale * cosines.scatter(1, kept, NEVER))
+    negatives = _log_sum_exp(torch.stack([*(shard.negatives for shard in shards), evicted], dim=1))
+    return ArcStatistics(top_cosines, tokens.gather(1, kept), negatives)
 
 
 def arc_finish(statistics: ArcStatistics, *, scale: float, margin: float, monotone: bool = False) -> Tensor:
@@ -137,15 +142,6 @@ def _statistics_of(cosines: Tensor, valid: Tensor | None, scale: float, top_k: i
     return ArcStatistics(top_cosines, top_tokens, negatives)
 
 
-def _merge_two(a: ArcStatistics, b: ArcStatistics, scale: float) -> ArcStatistics:
-    cosines = torch.cat([a.top_cosines, b.top_cosines], dim=1)  # (K, 2k)
-    tokens = torch.cat([a.top_tokens, b.top_tokens], dim=1)
-    top_cosines, kept = cosines.topk(a.top_cosines.shape[1], dim=1)
-    evicted = _log_sum_exp(scale * cosines.scatter(1, kept, NEVER))
-    negatives = _log_sum_exp(torch.stack([a.negatives, b.negatives, evicted], dim=1))
-    return ArcStatistics(top_cosines, tokens.gather(1, kept), negatives)
-
-
 def _log_sum_exp(logits: Tensor) -> Tensor:
     """Over the last dimension; a row of −inf gives −inf with a zero gradient, where the plain one gives NaN."""
     if logits.shape[-1] == 0:
@@ -155,10 +151,16 @@ def _log_sum_exp(logits: Tensor) -> Tensor:
     return torch.where(empty, NEVER, total)
 
 
-@torch.library.custom_op("arcvq::arc_statistics_chunked", mutates_args=())
-def _statistics_chunked(
-    unit_latents: Tensor, unit_codes: Tensor, valid: Tensor | None, scale: float, top_k: int
+@torch.library.custom_op("arcvq::arc_statistics", mutates_args=())
+def _statistics(
+    unit_latents: Tensor, unit_codes: Tensor, valid: Tensor | None, scale: float, top_k: int, fused: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
+    if fused:
+        from arcvq.functional import kernels
+
+        parts = kernels.statistics(unit_latents, unit_codes, valid, scale, top_k)
+        whole = arc_merge([ArcStatistics(*part) for part in zip(*(each.unbind(1) for each in parts))], scale)
+        return whole.top_cosines, whole.top_tokens, whole.negatives
     codes = unit_codes.shape[0]
     running = ArcStatistics(
         unit_codes.new_full((codes, top_k), NEVER),
@@ -170,13 +172,13 @@ def _statistics_chunked(
             cosines = unit_codes @ unit_latents[block].t()  # (K, block)
             part = _statistics_of(cosines, None if valid is None else valid[block], scale, top_k)
             tokens = torch.where(part.top_tokens >= 0, part.top_tokens + block.start, -1)
-            running = _merge_two(running, part._replace(top_tokens=tokens), scale)
+            running = arc_merge([running, part._replace(top_tokens=tokens)], scale)
     return running.top_cosines, running.top_tokens, running.negatives
 
 
-@_statistics_chunked.register_fake
+@_statistics.register_fake
 def _(
-    unit_latents: Tensor, unit_codes: Tensor, valid: Tensor | None, scale: float, top_k: int
+    unit_latents: Tensor, unit_codes: Tensor, valid: Tensor | None, scale: float, top_k: int, fused: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     codes = unit_codes.shape[0]
     return (
@@ -186,8 +188,8 @@ def _(
     )
 
 
-@torch.library.custom_op("arcvq::arc_statistics_chunked_backward", mutates_args=())
-def _statistics_chunked_backward(
+@torch.library.custom_op("arcvq::arc_statistics_backward", mutates_args=())
+def _statistics_backward(
     unit_latents: Tensor,
     unit_codes: Tensor,
     valid: Tensor | None,
@@ -197,9 +199,15 @@ def _statistics_chunked_backward(
     grad_negatives: Tensor,
     scale: float,
     codes_learn: bool,
+    fused: bool,
 ) -> tuple[Tensor, Tensor]:
-    grad_latents = torch.zeros_like(unit_latents)
     grad_codes = torch.zeros_like(unit_codes)
+    if fused and not codes_learn:  # the fused body serves the paper's case, in which only the latents learn
+        from arcvq.functional import kernels
+
+        statistics = (top_tokens, negatives, grad_top, grad_negatives)
+        return kernels.statistics_backward(unit_latents, unit_codes, valid, *statistics, scale), grad_codes
+    grad_latents = torch.zeros_like(unit_latents)
     pull = (scale * grad_negatives).unsqueeze(1)  # (K, 1)
     with ieee_matmul(unit_latents):
         for block in token_blocks(unit_latents, unit_codes):
@@ -220,34 +228,23 @@ def _statistics_chunked_backward(
     return grad_latents, grad_codes
 
 
-@_statistics_chunked_backward.register_fake
-def _(
-    unit_latents: Tensor,
-    unit_codes: Tensor,
-    valid: Tensor | None,
-    top_tokens: Tensor,
-    negatives: Tensor,
-    grad_top: Tensor,
-    grad_negatives: Tensor,
-    scale: float,
-    codes_learn: bool,
-) -> tuple[Tensor, Tensor]:
+@_statistics_backward.register_fake
+def _(unit_latents: Tensor, unit_codes: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     return torch.empty_like(unit_latents), torch.empty_like(unit_codes)
 
 
-def _statistics_setup(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
-    unit_latents, unit_codes, valid, scale, _ = inputs
+def _setup(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
+    unit_latents, unit_codes, valid, ctx.scale, _, ctx.fused = inputs
     _, top_tokens, negatives = output
     ctx.mark_non_differentiable(top_tokens)
     ctx.save_for_backward(unit_latents, unit_codes, valid, top_tokens, negatives)
-    ctx.scale = scale
 
 
-def _statistics_backward(ctx, grad_top: Tensor, _: Tensor, grad_negatives: Tensor):  # type: ignore[no-untyped-def]
-    grad_latents, grad_codes = _statistics_chunked_backward(
-        *ctx.saved_tensors, grad_top, grad_negatives, ctx.scale, ctx.needs_input_grad[1]
-    )
-    return grad_latents, grad_codes if ctx.needs_input_grad[1] else None, None, None, None
+def _gradient(ctx, grad_top: Tensor, _: Tensor, grad_negatives: Tensor):  # type: ignore[no-untyped-def]
+    codes_learn = ctx.needs_input_grad[1]
+    grads = (grad_top, grad_negatives, ctx.scale, codes_learn, ctx.fused)
+    grad_latents, grad_codes = _statistics_backward(*ctx.saved_tensors, *grads)
+    return grad_latents, grad_codes if codes_learn else None, None, None, None, None
 
 
-_statistics_chunked.register_autograd(_statistics_backward, setup_context=_statistics_setup)
+_statistics.register_autograd(_gradient, setup_context=_setup)

@@ -15,21 +15,27 @@ def assign(latents: Tensor, codebook: Tensor, metric: Metric = "cosine", backend
     """latents (N, D), codebook (K, D) → tokens (N,), int64. Ties go to the lowest index.
 
     `cosine` is argmax_j ẑ·ê_j (Eq. 9); `euclidean` is argmin_j ‖z − e_j‖ (Eq. 1). The search runs in float32 whatever the
-    inputs' dtype, autocast or the matmul precision. `chunked` holds a bounded block of scores, `reference` all N × K of them.
+    inputs' dtype, autocast or the matmul precision. `reference` holds all N × K scores,
+    `chunked` a bounded block of them, `triton` (CUDA) none outside the processor's registers.
     """
     check_pair(latents, codebook)
     check_metric(metric)
     dtype = compute_dtype(latents)
     with without_autocast(latents):
         queries, keys, bias = search_operands(latents.detach().to(dtype), codebook.detach().to(dtype), metric)
-        if choose_backend(backend) == "reference":
+        body = choose_backend(backend, latents)
+        if body == "reference":
             scores = matmul(queries, keys.t())  # (N, K)
             return (scores if bias is None else scores - bias).argmax(dim=1)
-        return _assign_chunked(queries, keys, bias)
+        return _assign(queries, keys, bias, body == "triton")
 
 
-@torch.library.custom_op("arcvq::assign_chunked", mutates_args=())
-def _assign_chunked(queries: Tensor, keys: Tensor, bias: Tensor | None) -> Tensor:
+@torch.library.custom_op("arcvq::assign", mutates_args=())
+def _assign(queries: Tensor, keys: Tensor, bias: Tensor | None, fused: bool) -> Tensor:
+    if fused:
+        from arcvq.functional import kernels
+
+        return kernels.assign(queries, keys, bias)
     tokens = torch.empty(queries.shape[0], dtype=torch.int64, device=queries.device)
     with ieee_matmul(queries):
         for block in token_blocks(queries, keys):
@@ -40,8 +46,8 @@ def _assign_chunked(queries: Tensor, keys: Tensor, bias: Tensor | None) -> Tenso
     return tokens
 
 
-@_assign_chunked.register_fake
-def _(queries: Tensor, keys: Tensor, bias: Tensor | None) -> Tensor:
+@_assign.register_fake
+def _(queries: Tensor, keys: Tensor, bias: Tensor | None, fused: bool) -> Tensor:
     return torch.empty(queries.shape[0], dtype=torch.int64, device=queries.device)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Literal
 
@@ -10,19 +11,28 @@ from torch import Tensor
 
 from arcvq.errors import ArcvqError
 
-Backend = Literal["auto", "reference", "chunked"]
-BACKENDS: tuple[Backend, ...] = ("auto", "reference", "chunked")
+Backend = Literal["auto", "reference", "chunked", "triton"]
+BACKENDS: tuple[Backend, ...] = ("auto", "reference", "chunked", "triton")
 
 # Elements of the score block held at once. A CPU wants it near its caches, a GPU wants few launches.
 ELEMENTS = {"cpu": 2**21, "cuda": 2**25}
 
 
-def choose_backend(backend: Backend) -> Literal["reference", "chunked"]:
-    """`auto` is the chunked body; while exporting it is the reference, whose plain operators any runtime knows."""
+def check_backend(backend: str) -> None:
     if backend not in BACKENDS:
         raise ArcvqError(f"unknown backend {backend!r}: expected one of {', '.join(BACKENDS)}")
+
+
+def choose_backend(backend: Backend, latents: Tensor) -> Literal["reference", "chunked", "triton"]:
+    """`auto` is the chunked body; while exporting it is the reference, whose plain operators any runtime knows."""
+    check_backend(backend)
     if backend == "auto":
         return "reference" if torch.compiler.is_exporting() else "chunked"
+    if backend == "triton":
+        if latents.dtype == torch.float64:
+            raise ArcvqError("backend triton computes in float32: use chunked for float64")
+        if not latents.is_cuda and os.environ.get("TRITON_INTERPRET") != "1":
+            raise ArcvqError(f"backend triton needs CUDA tensors, got {latents.device}: use auto or chunked")
     return backend
 
 

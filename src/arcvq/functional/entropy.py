@@ -21,7 +21,8 @@ def entropy_statistics(
 ) -> tuple[Tensor, Tensor]:
     """Sums over a shard's tokens: (Σ_i H(p_i), Σ_i p_i (K,)), with p_i = softmax_j(score_ij / temperature).
 
-    Both are plain sums, so shards of tokens and processes add up. Scores are −‖z − e‖² or ẑ·ê.
+    Both are plain sums, so shards of tokens and processes add up. Scores are −‖z − e‖² or ẑ·ê. `triton` has no body of its own
+    here and takes the chunked one.
     """
     check_pair(latents, codebook)
     check_metric(metric)
@@ -36,7 +37,7 @@ def entropy_statistics(
         else:
             queries, keys, bias = 2 * latents, codebook, codebook.square().sum(-1)
         weight = latents.new_ones(latents.shape[0]) if valid is None else valid.to(dtype)
-        if choose_backend(backend) == "reference":
+        if choose_backend(backend, latents) == "reference":
             log_p = torch.log_softmax((matmul(queries, keys.t()) - bias) / temperature, dim=1)  # (N, K)
             p = log_p.exp() * weight.unsqueeze(1)
             return -(p * log_p).sum(), p.sum(dim=0)

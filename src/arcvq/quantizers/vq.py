@@ -22,7 +22,7 @@ from arcvq.functional import (
     unit,
     vq_loss,
 )
-from arcvq.functional.chunks import choose_backend
+from arcvq.functional.chunks import check_backend
 from arcvq.functional.similarity import check_metric
 from arcvq.quantizers.base import Quantizer, QuantizerConfig, host_may_read
 from arcvq.quantizers.kmeans import kmeans
@@ -52,7 +52,7 @@ class VQConfig(QuantizerConfig):
     loss_space         raw, or unit: both losses between unit vectors (for study)
     entropy, restart   off unless given
     ball, arc          the two parts of SAMP; off unless given
-    backend            which body of the search and losses: auto, reference, chunked
+    backend            which body of the search and losses: auto, reference, chunked, triton
     """
 
     metric: Metric = "euclidean"
@@ -70,7 +70,7 @@ class VQConfig(QuantizerConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_metric(self.metric)
-        choose_backend(self.backend)
+        check_backend(self.backend)
 
 
 class VQ(Quantizer):
