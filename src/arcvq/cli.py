@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from arcvq.errors import ArcvqError
+from arcvq.errors import ArcvqError, Stopped
 
 Handler = Callable[[argparse.Namespace], int]
 
@@ -33,6 +33,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return handler(known)
     except ArcvqError as error:
         return _fail(str(error))
+    except Stopped as stopped:
+        print(stopped, file=sys.stderr)
+        return 128 + signal.SIGINT
+    except (MemoryError, RuntimeError) as error:
+        if "memory" not in str(error).lower() and not isinstance(error, MemoryError):
+            raise
+        return _fail(
+            f"out of memory: use a smaller batch or model ({str(error).splitlines()[0][:120] if str(error) else 'no memory'})"
+        )
     except BrokenPipeError:
         sys.stderr.close()  # whoever was reading has gone: nothing to say, nobody to say it to
         return 0
@@ -107,7 +116,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--dry-run", action="store_true", help="print configuration, parameters, memory and time; write nothing"
     )
     sub.add_argument("--quiet", action="store_true", help="no progress")
-    sub.add_argument("--json", action="store_true", help="with --dry-run: print as JSON")
+    sub.add_argument("--json", action="store_true", help="print as JSON")
     sub.usage = "arcvq train PRESET --out RUN [--key value ...] [--dry-run] [--quiet] [--json]"
 
     sub = command(
@@ -191,7 +200,6 @@ def presets(arguments: argparse.Namespace) -> int:
 def train(arguments: argparse.Namespace) -> int:
     from arcvq.distributed import rank
     from arcvq.systems import load_system
-    from arcvq.training import Stopped
     from arcvq.training import train as run
 
     system = load_system(arguments.preset, arguments.settings)
@@ -199,21 +207,22 @@ def train(arguments: argparse.Namespace) -> int:
         return _dry_run(system, arguments.json)
     if arguments.out is None:
         raise ArcvqError("train needs a folder to write to: --out RUN (or --dry-run to write nothing)")
-    try:
-        run(system, arguments.out, quiet=arguments.quiet)
-    except Stopped as stopped:
-        print(stopped, file=sys.stderr)
-        return 128 + signal.SIGINT
-    if rank() == 0:
+    run(system, arguments.out, quiet=arguments.quiet)
+    if rank() == 0 and arguments.json:
+        _print_json({"run": str(arguments.out)})
+    elif rank() == 0:
         print(f"{arguments.out}: trained; measure it with: arcvq evaluate {arguments.out}")
     return 0
 
 
 def evaluate(arguments: argparse.Namespace) -> int:
     from arcvq.report import print_measured, progress_bar
-    from arcvq.storage import write_json
+    from arcvq.storage import check_file, write_json
     from arcvq.training import measure
 
+    if arguments.json:
+        check_file(arguments.json)
+    whole = not (arguments.data or arguments.root or arguments.limit or arguments.metrics)
     with progress_bar() as progress:
         measured = measure(
             arguments.run,
@@ -223,6 +232,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
             metrics=arguments.metrics,
             limit=arguments.limit,
             download=arguments.download,
+            record=whole,
             progress=progress,
         )
     print_measured(measured)
@@ -240,12 +250,13 @@ def reconstruct(arguments: argparse.Namespace) -> int:
 
 
 def encode(arguments: argparse.Namespace) -> int:
+    from arcvq.storage import check_file
     from arcvq.tokenizers import Tokenizer
     from arcvq.tokenizers.files import encode_files
 
-    tokenizer = Tokenizer.from_pretrained(arguments.run)
-    tokens = encode_files(tokenizer, arguments.images)
-    tokens.save(arguments.out, tokenizer.quantizer.config.codebook_size)
+    check_file(arguments.out)
+    tokens = encode_files(Tokenizer.from_pretrained(arguments.run), arguments.images)
+    tokens.save(arguments.out)
     grid = "×".join(map(str, tokens.tokens.shape[1:]))
     if arguments.json:
         _print_json({"file": str(arguments.out), "images": len(tokens.names), "grid": list(tokens.tokens.shape[1:])})

@@ -42,7 +42,7 @@ def run_demo(out: Path, *, steps: int = 400, quiet: bool = False) -> Demo:
     measured: dict[str, Measured] = {}
     for name in SYSTEMS:
         train(load_system(f"sample/{name}", ["--training.steps", str(steps)]), out / name, quiet=quiet)
-        measured[name] = measure(out / name, ["exact"], metrics=METRICS)
+        measured[name] = measure(out / name, ["exact"], metrics=METRICS, record=True)
     images = next(iter(measured.values())).images
     originals = images.gather(torch.linspace(0, len(images) - 1, SHOWN).long()).cpu()
     page = write_report(

@@ -3,3 +3,7 @@
 
 class ArcvqError(ValueError):
     """Wrong input. The command line prints it as one line and exits with code 2; it never needs a traceback."""
+
+
+class Stopped(Exception):
+    """A training was interrupted, after a checkpoint: the same command goes on from there."""

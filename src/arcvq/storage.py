@@ -39,8 +39,15 @@ def writing(path: Path) -> Iterator[Path]:
             shutil.rmtree(temporary, ignore_errors=True)
 
 
+def check_file(path: Path) -> None:
+    """Fail before the work whose result would go there."""
+    if not path.name or path.is_dir():
+        raise ArcvqError(f"{path}: is a folder; expected the name of a file")
+
+
 def write_bytes(path: Path, data: bytes) -> None:
     """One file, whole or absent."""
+    check_file(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -94,7 +101,7 @@ def cannot_write(path: Path, error: OSError) -> ArcvqError:
 
 
 def _replace(temporary: Path, path: Path) -> None:
-    """Rename over an existing folder too; a reader finds the old one or the new one."""
+    """Rename over an existing folder too. A kill between the two renames leaves the old one aside, as .NAME.old.*/NAME."""
     if path.exists():
         old = Path(tempfile.mkdtemp(prefix=f".{path.name}.old.", dir=path.parent))
         path.rename(old / path.name)

@@ -98,7 +98,6 @@ def test_two_processes_log_the_global_losses_of_one(
                 assert other[name] == pytest.approx(line[name], rel=1e-4), (line["step"], name)
 
 
-@pytest.mark.xfail(strict=True, reason="a quantizer cannot reshape the codes of an empty batch")
 def test_a_tail_of_one_image_leaves_a_process_without_any(
     tmp_path: Path, tiny_system: MakeSystem, tiny_settings: Callable[..., list[str]]
 ) -> None:

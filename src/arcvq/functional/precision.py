@@ -39,6 +39,22 @@ def ieee_matmul(tensor: Tensor) -> Iterator[None]:
             switch.fp32_precision = value
 
 
+@contextmanager
+def ieee_convolutions() -> Iterator[None]:
+    """Inside, convolutions are float32: TensorFloat-32, torch's default on NVIDIA GPUs, would move tokens and metrics."""
+    if torch.compiler.is_compiling():  # a traced graph has its precision settled when it is compiled
+        yield
+        return
+    # Only the convolutions' own setting: torch refuses to read its older allow_tf32 switch once the settings differ.
+    convolutions = torch.backends.cudnn.conv  # type: ignore[attr-defined]  # set at import, unseen by mypy
+    before = convolutions.fp32_precision
+    convolutions.fp32_precision = "ieee"
+    try:
+        yield
+    finally:
+        convolutions.fp32_precision = before
+
+
 @torch.library.custom_op("arcvq::matmul", mutates_args=())
 def _matmul(a: Tensor, b: Tensor) -> Tensor:
     with ieee_matmul(a):

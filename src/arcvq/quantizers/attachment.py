@@ -25,6 +25,7 @@ class Attachment:
     """
 
     def __init__(self, quantizer: Quantizer, optimizer: Optimizer) -> None:
+        optimizer = _innermost(optimizer)
         own = {id(p) for p in quantizer.parameters() if p.requires_grad}
         held = {id(p) for group in optimizer.param_groups for p in group["params"]}
         if own and not own & held:
@@ -46,15 +47,13 @@ class Attachment:
         if self.noted and not in_backward and self._gradients_were_dropped():
             self.noted.clear()
         # The hooks must not hold the output: a tensor whose hook holds that tensor is never freed, nor is its graph.
-        record, arrived = output.record, False
+        record = output.record
 
         def note(_: Tensor) -> None:
-            nonlocal arrived
-            if not arrived:
-                arrived = True
+            if not any(noted is record for noted in self.noted):
                 self.noted.append(record)
 
-        for tensor in (output.quantized, output.loss):
+        for tensor in (output.quantized, output.loss, *output.losses.values()):
             if tensor.requires_grad:
                 tensor.register_hook(note)
 
@@ -79,6 +78,12 @@ class Attachment:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _nothing, ()
+
+
+def _innermost(optimizer: Optimizer) -> Optimizer:
+    """Wrappers such as Accelerate's forward their steps to the optimizer inside, and have no hooks of their own."""
+    inner = getattr(optimizer, "optimizer", None)
+    return _innermost(inner) if isinstance(inner, Optimizer) else optimizer
 
 
 def _nothing() -> None:

@@ -126,8 +126,7 @@ class Quantizer(nn.Module):
             rows = torch.where(mask.unsqueeze(-1), rows, 0.0)
         nonfinite = self._count_nonfinite(rows)
         positions = rows.shape[:-1]
-        projected = self.project_in(rows)
-        flat = projected.reshape(-1, self.code_dim)  # (N, code_dim), N = B · spatial · heads
+        flat = self.to_code_space(rows)  # (N, code_dim), N = B · spatial · heads
         valid = None
         if mask is not None:
             valid = mask.unsqueeze(-1).expand(*positions, self.config.heads).reshape(-1)
@@ -137,7 +136,7 @@ class Quantizer(nn.Module):
         if valid is not None:
             tokens = torch.where(valid, tokens, -1)
         grid = tokens.reshape(*positions, self.config.heads)
-        quantized = self._assemble(codes.reshape(*positions, -1), mask).to(latents.dtype)
+        quantized = self._assemble(codes.reshape(*positions, self.config.heads * self.code_dim), mask).to(latents.dtype)
         stats["nonfinite"] = nonfinite
         output = Quantized(
             quantized=quantized,
@@ -230,9 +229,13 @@ class Quantizer(nn.Module):
             raise ArcvqError(f"latents must be floating point, got {latents.dtype}")
         return latents if self.config.channel_last else latents.movedim(1, -1)
 
+    def to_code_space(self, rows: Tensor) -> Tensor:
+        """(B, *spatial, dim) → (N, code_dim)."""
+        return _through(self.project_in, rows).reshape(-1, self.code_dim)
+
     def _assemble(self, codes: Tensor, mask: Tensor | None) -> Tensor:
         """(B, *spatial, heads · code_dim) → out through the projection, padding zeroed, in the layer's layout."""
-        rows = self.project_out(codes)
+        rows = _through(self.project_out, codes)
         if mask is not None:
             rows = torch.where(mask.unsqueeze(-1), rows, 0.0)
         # Contiguous, as an encoder's output is: a decoder then meets the memory layout it would meet without us.
@@ -258,6 +261,11 @@ class Quantizer(nn.Module):
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, {self.config}"
+
+
+def _through(projection: nn.Module, rows: Tensor) -> Tensor:
+    """Half or double latents meet the projection in its own dtype (autocast then does as it likes)."""
+    return projection(rows.to(projection.weight.dtype)) if isinstance(projection, nn.Linear) else rows
 
 
 def host_may_read(tensor: Tensor) -> bool:

@@ -108,6 +108,10 @@ class Samp(nn.Module):
         self.ball, self.arc, self.total_steps, self.backend = ball, arc, total_steps, backend
         self._radius = ball.curve(total_steps) if ball else None
         self._weight = arc.curve(total_steps) if arc else None
+        if ball and (ball.start <= 0 or (ball.schedule not in ("exponential", "constant") and ball.end <= 0)):
+            raise ArcvqError(f"ball: the radius must stay positive, got start {ball.start} and end {ball.end}")
+        if arc and (arc.weight < 0 or arc.end < 0):
+            raise ArcvqError(f"arc: the weight must not be negative, got weight {arc.weight} and end {arc.end}")
         for curve in (self._radius, self._weight):
             if curve is not None:
                 curve.check(total_steps)
@@ -164,10 +168,15 @@ class Samp(nn.Module):
         radius = self.radius(step)
         return None if radius is None else ball_bound_(codebook, radius)
 
+    @property
+    def observes(self) -> bool:
+        """Whether the weight follows what the tokens do."""
+        return self.arc is not None and self.arc.schedule == "adaptive"
+
     @torch.no_grad()
     def observe_(self, counts: Tensor) -> None:
         """Tell the adaptive weight how the last step's tokens fell on the codes."""
-        if self.arc is not None and self.arc.schedule == "adaptive":
+        if self.arc is not None and self.observes:
             self.level.lerp_(perplexity(counts) / counts.shape[0], 1 - self.arc.smoothing)
 
     def extra_repr(self) -> str:

@@ -38,6 +38,10 @@ class Entropy:
     weight: float = 0.1
     temperature: float = 0.01
 
+    def __post_init__(self) -> None:
+        if not self.temperature > 0:
+            raise ArcvqError(f"entropy: the temperature must be positive, got {self.temperature}")
+
 
 @dataclass(kw_only=True)
 class VQConfig(QuantizerConfig):
@@ -123,13 +127,14 @@ class VQ(Quantizer):
     def upkeep(self, records: Sequence[Record]) -> None:
         super().upkeep(records)
         with torch.no_grad():
-            tokens = torch.cat([record.tokens for record in records])
-            # Of all processes whatever the mode: upkeep belongs to training, even when it is called after an eval().
-            counts = distributed.sum_over_processes(token_counts(tokens, self.config.codebook_size))
-            if self.config.restart:
-                last = records[-1]
-                restart_(self.codebook, self.share, counts, last.latents, last.valid, self.config.restart)
-            self.samp.observe_(counts)
+            if self.config.restart or self.samp.observes:
+                tokens = torch.cat([record.tokens for record in records])
+                # Of all processes whatever the mode: upkeep belongs to training, even when it is called after an eval().
+                counts = distributed.sum_over_processes(token_counts(tokens, self.config.codebook_size))
+                if self.config.restart:
+                    last = records[-1]
+                    restart_(self.codebook, self.share, counts, last.latents, last.valid, self.config.restart)
+                self.samp.observe_(counts)
             # Last, so that whatever moved a code leaves it inside the ball: step number t is bounded by M(t).
             self.samp.bound_(self.codebook, self.step)
 
@@ -141,7 +146,7 @@ class VQ(Quantizer):
         """
         rows = self._rows(latents)
         self._count_nonfinite(rows)
-        points = self.project_in(rows).reshape(-1, self.code_dim)
+        points = self.to_code_space(rows)
         size = self.config.codebook_size
         centres = kmeans(points, size, metric=self.config.metric, iterations=iterations, seed=seed)
         self.codebook.copy_(distributed.from_first_process(centres.to(self.codebook.dtype)))

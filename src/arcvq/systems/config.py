@@ -28,6 +28,8 @@ class DataConfig:
         if self.name.startswith("folder:"):
             # Absolute, so that the run can be evaluated from anywhere.
             self.name = f"folder:{Path(self.name.removeprefix('folder:')).expanduser().absolute()}"
+        if self.root is not None:
+            self.root = str(Path(self.root).expanduser().absolute())
         if self.batch_size < 1:
             raise ArcvqError(f"data.batch_size must be at least 1, got {self.batch_size}")
         if self.limit is not None and self.limit < 1:
@@ -98,6 +100,10 @@ class TrainingConfig:
                 raise ArcvqError(f"training.{name} must be positive, got {getattr(self, name)}")
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             raise ArcvqError(f"training.betas takes two numbers from 0 to below 1, got {list(self.betas)}")
+        if self.seed >= 2**63:
+            raise ArcvqError(f"training.seed must be below 2^63, got {self.seed}")
+        if self.stages and (self.epochs is not None or self.steps is not None):
+            raise ArcvqError("training: with stages, give each its own epochs or steps, not the whole")
         self.plan()  # fails early when a length is missing or doubled
 
     def plan(self) -> list[StageConfig]:

@@ -57,10 +57,12 @@ def load_system(source: str, arguments: Sequence[str] = ()) -> System:
 
 
 def _one_length(preset: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
-    """`--training.steps 100` on top of a preset that counts in epochs replaces them, and the other way round."""
+    """`--training.steps 100` on top of a preset that counts in epochs replaces them, and so do stages."""
     before, after = preset.get("training"), wanted.get("training")
     if isinstance(before, dict) and isinstance(after, dict):
-        for given, other in (("steps", "epochs"), ("epochs", "steps")):
-            if after.get(given) is not None and given not in before and after.get(other) == before.get(other):
-                after.pop(other, None)
+        lengths = ("steps", "epochs", "stages")
+        added = [name for name in lengths if after.get(name) and not before.get(name)]
+        for name in lengths:
+            if added and name not in added and after.get(name) == before.get(name):
+                after.pop(name, None)
     return wanted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,29 +13,30 @@ import torch
 from torch import Tensor
 
 from arcvq.data import read_image, to_uint8, to_unit, write_png
+from arcvq.data.folder import image_paths as images_below
 from arcvq.errors import ArcvqError
 from arcvq.storage import cannot_write, write_bytes
 from arcvq.tokenizers.tokenizer import Tokenizer
 
 BATCH = 64
-SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp"}
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """A token file: tokens (n, h, w) and the name of the image each row came from."""
+    """A token file: tokens (n, h, w), the name of the image each row came from, and which codebook they point into."""
 
     tokens: Tensor
     names: list[str]
+    codebook: str | None  # its fingerprint; None: the file does not say
 
-    def save(self, path: Path, codebook_size: int) -> None:
+    def save(self, path: Path) -> None:
         buffer = io.BytesIO()
-        smallest = np.uint16 if codebook_size <= 2**16 else np.uint32
+        smallest = np.uint16 if int(self.tokens.max()) < 2**16 else np.uint32
         np.savez_compressed(
             buffer,
             tokens=self.tokens.cpu().numpy().astype(smallest),
             names=np.array(self.names, dtype=np.str_),
-            codebook_size=np.int64(codebook_size),
+            codebook=np.array(self.codebook or "", dtype=np.str_),
         )
         write_bytes(path, buffer.getvalue())
 
@@ -47,6 +49,7 @@ class Tokens:
                     raise ArcvqError(f"{path}: holds no array called tokens")
                 tokens = archive["tokens"]
                 names = [str(name) for name in archive["names"]] if "names" in archive else None
+                codebook = str(archive["codebook"]) if "codebook" in archive else ""
         except FileNotFoundError:
             raise ArcvqError(f"{path}: no such token file") from None
         except ArcvqError:
@@ -61,7 +64,7 @@ class Tokens:
             names = [f"{i:06d}" for i in range(len(tokens))]
         if len(names) != len(tokens):
             raise ArcvqError(f"{path}: has {len(tokens)} token grids but {len(names)} names")
-        return cls(torch.from_numpy(tokens.astype(np.int64)), names)
+        return cls(torch.from_numpy(tokens.astype(np.int64)), names, codebook or None)
 
 
 def image_paths(sources: Sequence[str | Path]) -> list[Path]:
@@ -69,10 +72,7 @@ def image_paths(sources: Sequence[str | Path]) -> list[Path]:
     found: list[Path] = []
     for source in map(Path, sources):
         if source.is_dir():
-            inside = sorted(path for path in source.rglob("*") if path.suffix.lower() in SUFFIXES)
-            if not inside:
-                raise ArcvqError(f"{source}: no images in this folder (looked for {', '.join(sorted(SUFFIXES))})")
-            found += inside
+            found += [path for _, path in images_below(source)]
         elif source.exists():
             found.append(source)
         else:
@@ -84,7 +84,7 @@ def encode_files(tokenizer: Tokenizer, sources: Sequence[str | Path]) -> Tokens:
     """Every image, at the tokenizer's own size (shorter side resized, centre cut out)."""
     paths = image_paths(sources)
     grids = [tokenizer.encode(images).cpu() for images in _batches(tokenizer, paths)]
-    return Tokens(torch.cat(grids), unique_names([path.stem for path in paths]))
+    return Tokens(torch.cat(grids), unique_names([path.stem for path in paths]), fingerprint(tokenizer))
 
 
 def reconstruct_files(tokenizer: Tokenizer, sources: Sequence[str | Path]) -> tuple[Tensor, list[str]]:
@@ -96,7 +96,17 @@ def reconstruct_files(tokenizer: Tokenizer, sources: Sequence[str | Path]) -> tu
 
 def decode_tokens(tokenizer: Tokenizer, tokens: Tokens) -> Tensor:
     """uint8 (n, C, H, W)."""
+    if tokens.codebook not in (None, fingerprint(tokenizer)):
+        raise ArcvqError(
+            "these tokens were made with another codebook than this tokenizer's: decode them with the one that made them"
+        )
     return torch.cat([to_uint8(tokenizer.decode(part)).cpu() for part in tokens.tokens.split(BATCH)])
+
+
+def fingerprint(tokenizer: Tokenizer) -> str:
+    """Sixteen hex digits of the codebook: tokens mean nothing under another."""
+    codes = tokenizer.quantizer.codebook.detach().to("cpu", torch.float32).contiguous()
+    return hashlib.sha256(codes.numpy().tobytes()).hexdigest()[:16]
 
 
 def write_images(folder: Path, pixels: Tensor, names: Sequence[str]) -> list[Path]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -11,13 +13,15 @@ from torch import Tensor, nn
 
 from arcvq.config import nearest, parse, to_dict
 from arcvq.errors import ArcvqError
+from arcvq.functional.precision import ieee_convolutions
 from arcvq.quantizers import Quantized, Quantizer, build_quantizer, quantizer_name
 from arcvq.storage import read_json, read_tensors, write_bytes, write_json, write_tensors, writing
 from arcvq.tokenizers.card import model_card
 from arcvq.tokenizers.small import SmallDecoder, SmallEncoder, SmallTrunkConfig
 
 FORMAT = "arcvq-tokenizer-1"
-# All that a config.json may hold.
+# What a saved tokenizer's folder holds, and what its config.json may.
+FILES = ("config.json", "model.safetensors", "README.md")
 KEYS = ("format", "system", "channels", "image_size", "tokenizer", "quantizer_name", "quantizer")
 TRUNKS = {"small": (SmallTrunkConfig, SmallEncoder, SmallDecoder)}
 # Trained tokenizers that travel inside the package, by name.
@@ -61,25 +65,25 @@ class Tokenizer(nn.Module):
         quantized = self.quantize(self.latents(images))
         return self.decoder(quantized.quantized), quantized
 
-    @torch.no_grad()
     def encode(self, images: Tensor) -> Tensor:
         """Images (B, C, H, W) in [-1, 1] → tokens (B, h, w), int64."""
-        return self.quantize(self.latents(images)).tokens
+        with self._inference():
+            return self.quantize(self.latents(images)).tokens
 
-    @torch.no_grad()
     def decode(self, tokens: Tensor) -> Tensor:
         """Tokens (B, h, w) → images (B, C, H, W), in [-1, 1]."""
         expected = 3 + (self.quantizer.config.heads > 1)
         if tokens.dim() != expected:
             shape = "(B, h, w)" if expected == 3 else "(B, h, w, heads)"
             raise ArcvqError(f"expected tokens {shape}, got shape {tuple(tokens.shape)}")
-        latents = self.quantizer.decode(tokens.to(self.device)).to(self.dtype)
-        return self.decoder(latents).clamp(-1, 1)
+        with self._inference():
+            latents = self.quantizer.decode(tokens.to(self.device)).to(self.dtype)
+            return self.decoder(latents).clamp(-1, 1)
 
-    @torch.no_grad()
     def reconstruct(self, images: Tensor) -> Tensor:
         """Images → tokens → images: what is left after the bottleneck, in [-1, 1]."""
-        return self.decoder(self.quantize(self.latents(images)).quantized).clamp(-1, 1)
+        with self._inference():
+            return self.decoder(self.quantize(self.latents(images)).quantized).clamp(-1, 1)
 
     def latents(self, images: Tensor) -> Tensor:
         """Images → latents (B, D, h, w), before quantization."""
@@ -90,8 +94,19 @@ class Tokenizer(nn.Module):
         return self.quantizer(latents)
 
     def decode_latents(self, latents: Tensor) -> Tensor:
-        """Latents (B, D, h, w), as a prior makes them, are quantized first, then decoded."""
-        return self.decoder(self.quantize(latents).quantized)
+        """Latents (B, D, h, w), as a prior makes them, are quantized first, then decoded: images in [-1, 1]."""
+        return self.decoder(self.quantize(latents).quantized).clamp(-1, 1)
+
+    @contextmanager
+    def _inference(self) -> Iterator[None]:
+        """Without gradient, without the losses of training, and in float32 convolutions: tokens are for keeps."""
+        was_training = self.quantizer.training
+        self.quantizer.eval()
+        try:
+            with torch.no_grad(), ieee_convolutions():
+                yield
+        finally:
+            self.quantizer.train(was_training)
 
     @property
     def side(self) -> int | None:
@@ -136,13 +151,20 @@ class Tokenizer(nn.Module):
             size = config.get("image_size")
             image_size = (int(size[0]), int(size[1])) if size else None
             channels = int(config["channels"])
+        except ArcvqError:
+            raise
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise ArcvqError(f"the tokenizer's configuration is incomplete or malformed: {error!r}") from None
         return cls(channels, trunk, quantizer, image_size=image_size, system=config.get("system"))
 
     def save_pretrained(self, directory: str | Path, *, notes: dict[str, Any] | None = None) -> Path:
-        """config.json, model.safetensors and a card (README.md), all or nothing."""
+        """config.json, model.safetensors and a card (README.md), all or nothing; an older save there is replaced."""
         directory = Path(directory)
+        others = (
+            sorted(path.name for path in directory.iterdir() if path.name not in FILES) if directory.is_dir() else []
+        )
+        if others:
+            raise ArcvqError(f"{directory}: holds other things ({others[0]}): save into a folder of its own")
         with writing(directory) as folder:
             write_json(folder / "config.json", self.to_config())
             write_tensors(folder / "model.safetensors", self.state_dict())
@@ -181,7 +203,9 @@ class Tokenizer(nn.Module):
             raise ArcvqError(
                 f"expected floating-point images in [-1, 1], got {images.dtype}: scale bytes with x / 127.5 - 1"
             )
-        height, width = images.shape[-2:]
+        self.check_size(*images.shape[-2:])
+
+    def check_size(self, height: int, width: int) -> None:
         if height % self.downsampling or width % self.downsampling or not height or not width:
             raise ArcvqError(f"image sides must be multiples of {self.downsampling}, got {height}×{width}")
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from arcvq import distributed
 from arcvq.data import Images, batch_count, batches, load_images, to_unit
-from arcvq.errors import ArcvqError
+from arcvq.errors import ArcvqError, Stopped
 from arcvq.objectives import Reconstruction
 from arcvq.quantizers import VQ, Quantized
 from arcvq.storage import write_json
@@ -41,10 +41,6 @@ KMEANS_IMAGES = 2048
 AGREE_EVERY = 10
 
 
-class Stopped(Exception):
-    """The run was interrupted, after a checkpoint: the same command goes on from there."""
-
-
 def train(system: System, out: str | Path, *, quiet: bool = False, stop_after: int | None = None) -> Tokenizer:
     """Train `system` into the run folder `out`; an unfinished run there goes on from its last checkpoint.
 
@@ -57,14 +53,10 @@ class TrainingRun:
     """Everything one training holds. The constructor sets the scene; `go` plays it."""
 
     def __init__(self, system: System, out: str | Path, *, quiet: bool = False) -> None:
-        # Where: devices, processes, precision, the folder.
+        # Where: devices, processes, precision.
         self.system, self.training = system, system.training
         self.accelerator = make_accelerator(self.training)
         self.is_main = self.accelerator.is_main_process
-        self.run = RunFolder(out)
-        if self.is_main:
-            self.run.open(system)
-        self.accelerator.wait_for_everyone()
 
         # On what: small sets live on the device, so that the loop never waits for them.
         self.images, self.test_images = load_data(system, self.accelerator.device)
@@ -77,16 +69,22 @@ class TrainingRun:
         torch.manual_seed(self.training.seed)
         size = (self.images.height, self.images.width)
         tokenizer = system.build_tokenizer(self.images.channels, size, self.total_steps)
+        tokenizer.check_size(*size)
         check_stages(tokenizer, self.stages)
         self.tokenizer = tokenizer.to(self.accelerator.device).train()
-        self.objective = Reconstruction(system.objective, self.images.pixel_variance())
+        variance = 1.0 if system.objective.normalise == "none" else self.images.pixel_variance()
+        self.objective = Reconstruction(system.objective, variance)
 
-        # From where: the last checkpoint, or the beginning.
+        # Into what, now that all else is known to be right; and from where: the last checkpoint, or the beginning.
+        self.run = RunFolder(out)
+        if self.is_main:
+            self.run.open(system)
+        self.accelerator.wait_for_everyone()
         found = checkpoints(self.run.checkpoints)
         self.resume_from = found[-1] if found else None
         self.position = read_position(found[-1]) if found else Position()
         self.began = 0.0
-        self.monitor = Monitor(self.run, self.total_steps, active=self.is_main, quiet=quiet)
+        self.monitor = Monitor(self.run, self.total_steps, self.position.step, active=self.is_main, quiet=quiet)
 
     def go(self, stop_after: int | None = None) -> Tokenizer:
         if self.run.training.is_file():
@@ -126,6 +124,7 @@ class TrainingRun:
     def begin_stage(self) -> None:
         """An optimizer for what this stage trains; after an interruption, as it was left."""
         stage = self.stages[self.position.stage]
+        self.accelerator.free_memory()  # an earlier stage's optimizer must not be unscaled or asked about skipped steps
         self.optimizer = make_optimizer(self.tokenizer, stage, self.training)
         if self.training.compile:
             # Two shapes, full batches and the last: a graph each. With one channel, contiguous and channels-last strides look
@@ -177,7 +176,7 @@ class TrainingRun:
         if self.training.gradient_clip is not None:
             self.accelerator.clip_grad_norm_(self.tokenizer.parameters(), self.training.gradient_clip)
         self.prepared.step()
-        if not self.accelerator.optimizer_step_was_skipped:
+        if not self.prepared.step_was_skipped:
             self.upkeep(outputs)
         self.prepared.zero_grad()
         self.position.step += 1

@@ -20,8 +20,10 @@ from arcvq.training.run import RunFolder
 class Monitor:
     """Only the first process has a live one; the others' does nothing."""
 
-    def __init__(self, run: RunFolder, total_steps: int, *, active: bool, quiet: bool = False) -> None:
-        self.active, self.run = active, run
+    def __init__(
+        self, run: RunFolder, total_steps: int, first_step: int = 0, *, active: bool, quiet: bool = False
+    ) -> None:
+        self.active, self.run, self.first_step = active, run, first_step
         console = Console(stderr=True)
         self._lines = active and not quiet and not console.is_terminal
         self._console = console
@@ -44,7 +46,7 @@ class Monitor:
 
             try:
                 self._file = self.run.metrics.open("ab")
-                self._board = SummaryWriter(str(self.run.tensorboard))
+                self._board = SummaryWriter(str(self.run.tensorboard), purge_step=self.first_step + 1)
             except OSError as error:
                 raise cannot_write(self.run.path, error) from None
             self._progress.start()

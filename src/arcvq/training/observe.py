@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from arcvq.data import Images
+from arcvq.functional.precision import ieee_convolutions
 from arcvq.metrics import EXACT, evaluate
 from arcvq.storage import write_tensors
 from arcvq.tokenizers import Tokenizer
@@ -41,7 +42,8 @@ def reconstructor(tokenizer: Tokenizer) -> Any:
     @torch.no_grad()
     def reconstruct(images: Tensor) -> tuple[Tensor, Tensor]:
         # The plain forward, in float32, whatever compilation or autocast the training has wrapped around the call.
-        reconstruction, quantized = Tokenizer.forward(tokenizer, images)
+        with ieee_convolutions():
+            reconstruction, quantized = Tokenizer.forward(tokenizer, images)
         return reconstruction.float(), quantized.tokens
 
     return reconstruct

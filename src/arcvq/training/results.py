@@ -41,9 +41,13 @@ def measure(
     limit: int | None = None,
     device: str | torch.device | None = None,
     download: bool = False,
+    record: bool = False,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Measured:
-    """Evaluate a run (on its own data set's test images) or any saved tokenizer (on `data`)."""
+    """Evaluate a run (on its own data set's test images) or any saved tokenizer (on `data`).
+
+    `record` writes evaluation-PROTOCOL.json into the run, for its report.
+    """
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     tokenizer = Tokenizer.from_pretrained(source, device=device)
     run = RunFolder(source)
@@ -83,7 +87,7 @@ def measure(
             "versions": library_versions(),
         },
     }
-    if system and name == system.data.name:
+    if system and record:
         for evaluation in evaluations:
             write_json(run.path / f"evaluation-{evaluation.protocol}.json", evaluation.to_json())
     return Measured(tokenizer, images, evaluations, document)

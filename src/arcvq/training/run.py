@@ -57,6 +57,9 @@ class RunFolder:
 
     def sweep(self) -> None:
         """Remove what a kill left half-written: `arcvq.storage` writes under a name that begins with a dot."""
+        for aside in self.path.glob(f".{self.model.name}.old.*/{self.model.name}"):
+            if not self.model.exists():
+                aside.rename(self.model)
         own = (
             self.config,
             self.metrics,
