@@ -31,7 +31,8 @@ def print_measured(measured: Measured) -> None:
     console = Console()
     document = measured.document
     title = f"{document['name']} on {document['data']}, {measured.evaluations[0].images:,} images"
-    table = Table(title=title, title_justify="left")
+    console.print(title, highlight=False, soft_wrap=True)
+    table = Table()
     table.add_column("metric")
     for evaluation in measured.evaluations:
         table.add_column(f"{evaluation.protocol} ({evaluation.protocol_hash})", justify="right")
@@ -52,7 +53,8 @@ def print_comparison(rows: Mapping[str, Mapping[str, float]], title: str, missin
     columns = [
         name for name, (_, _, direction) in COLUMNS.items() if direction and any(name in m for m in rows.values())
     ]
-    table = Table(title=title, title_justify="left")
+    console.print(title, highlight=False, soft_wrap=True)
+    table = Table()
     table.add_column("system", no_wrap=True)
     for name in columns:
         table.add_column(COLUMNS[name][0], justify="right", no_wrap=True)

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from arcvq.errors import Stopped
+
 Run = Callable[..., Any]
 
 
@@ -165,7 +167,7 @@ def test_an_image_that_is_missing_or_damaged_is_named(
     (images / "text.png").write_text("no image")
     assert "cannot read the image" in refused(command, "tiny", images / "text.png", *out)
     (tmp_path / "empty").mkdir()
-    assert "no images in this folder" in refused(command, "tiny", tmp_path / "empty", *out)
+    assert "no images in " in refused(command, "tiny", tmp_path / "empty", *out)
 
 
 class Executes:
@@ -217,7 +219,7 @@ def test_a_place_that_cannot_be_written_is_named(
     for command, source in (("encode", images), ("reconstruct", images), ("decode", tokens)):
         assert refused(command, "tiny", source, "--out", under).startswith(f"arcvq: {under}: cannot be written")
     assert refused("demo", "--out", under, "--steps", "1").startswith(f"arcvq: {under}")
-    assert "cannot be written" in refused("encode", "tiny", images, "--out", images)
+    assert "is a folder; expected the name of a file" in refused("encode", "tiny", images, "--out", images)
 
 
 def test_a_full_disk_is_named_and_leaves_nothing(
@@ -254,3 +256,33 @@ def test_images_that_do_not_fit_the_tokenizer_are_resized_not_refused(arcvq: Run
     said = arcvq("reconstruct", "tiny", tmp_path / "photo.png", "--out", tmp_path / "out")
     assert said.code == 0
     assert Image.open(tmp_path / "out" / "photo.png").size == (28, 28)
+
+
+def test_a_start_that_fails_leaves_no_folder_behind(
+    refused: Callable[..., str], tiny_settings: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    for setting in ("--data.name=smaple", "--data.image_size=30"):
+        refused("train", "sample/arcvq-vae", *tiny_settings(), setting, "--out", tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+
+
+def test_a_result_file_that_is_a_folder_is_refused_before_the_work(refused: Callable[..., str], images: Path) -> None:
+    assert "is a folder; expected the name of a file" in refused("encode", "tiny", images, "--out", ".")
+    assert "is a folder; expected the name of a file" in refused("evaluate", "tiny", "--data", "sample", "--json", ".")
+
+
+def test_a_model_too_large_for_the_memory_is_one_line(refused: Callable[..., str], tmp_path: Path) -> None:
+    message = refused("train", "sample/vq-vae", "--tokenizer.width", "1000000000000", "--out", tmp_path / "run")
+    assert "memory" in message
+
+
+def test_an_interrupted_demo_says_how_to_go_on(
+    arcvq: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*arguments: object, **options: object) -> None:
+        raise Stopped("runs/demo/vq-vae: stopped at step 3 of 400; the same command goes on")
+
+    monkeypatch.setattr("arcvq.demo.run_demo", interrupted)
+    said = arcvq("demo", "--out", tmp_path / "demo")
+    assert said.code == 130
+    assert said.errors == "runs/demo/vq-vae: stopped at step 3 of 400; the same command goes on\n"

@@ -178,3 +178,38 @@ def test_compiled_an_attached_quantizer_is_refused() -> None:
     with pytest.raises(Exception, match="attach is for eager loops"):
         compiled(torch.randn(12, 4))
     torch._dynamo.reset()
+
+
+def test_a_wrapped_optimizer_is_followed_to_the_one_inside() -> None:
+    class Wrapper(torch.optim.Optimizer):
+        """As Accelerate's: an Optimizer by type that never ran its constructor and forwards its steps."""
+
+        def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+            self.optimizer = optimizer
+
+        def step(self, closure: None = None) -> None:
+            self.optimizer.step()
+
+    quantizer = ArcVQ(4, 8)
+    wrapper = Wrapper(torch.optim.SGD(quantizer.parameters(), lr=0.1))
+    quantizer.attach(wrapper)
+    quantizer(torch.randn(12, 4)).loss.backward()
+    wrapper.step()
+    assert quantizer.step.item() == 1
+
+
+def test_a_loop_that_sums_the_terms_itself_is_counted() -> None:
+    quantizer, optimizer = attached_pair()
+    out = quantizer(torch.randn(12, 4))
+    sum(out.losses.values()).backward()
+    optimizer.step()
+    assert quantizer.step.item() == 1
+
+
+def test_a_second_step_on_one_output_counts_again() -> None:
+    quantizer, optimizer = attached_pair()
+    out = quantizer(torch.randn(12, 4).requires_grad_())
+    for _ in range(2):
+        out.quantized.sum().backward(retain_graph=True)
+        optimizer.step()
+    assert quantizer.step.item() == 2

@@ -98,6 +98,10 @@ def test_wrong_tokens_are_described(options: dict[str, Any], tokens: torch.Tenso
         ({"heads": 3}, "dim 4 cannot be cut into 3 equal heads: choose another number or give code_dim"),
         ({"code_dim": 0}, "code_dim must be at least 1, got 0"),
         ({"dim": 0}, "dim must be at least 1, got 0"),
+        ({"ball": {"start": -1}}, "ball: the radius must stay positive, got start -1.0"),
+        ({"ball": {"schedule": "linear", "end": 0, "duration": 5}}, "ball: the radius must stay positive"),
+        ({"arc": {"weight": -3}}, "arc: the weight must not be negative, got weight -3.0"),
+        ({"entropy": {"temperature": 0}}, "entropy: the temperature must be positive, got 0.0"),
     ],
 )
 def test_wrong_options_are_named_with_what_was_expected(options: dict[str, Any], message: str) -> None:

@@ -141,3 +141,22 @@ def test_one_code_takes_every_token() -> None:
     out = ArcVQ(4, 1)(torch.randn(9, 4))
     assert torch.equal(out.tokens, torch.zeros(9, dtype=torch.int64))
     assert out.stats["perplexity"].item() == 1.0
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
+@pytest.mark.parametrize("shape", [(0, 12, 3, 5), (2, 12, 0)])
+def test_a_batch_of_nothing_goes_through(shape: tuple[int, ...], options: dict[str, Any]) -> None:
+    quantizer = VQ(12, 16, **options)
+    out = quantizer(torch.zeros(shape))
+    assert out.quantized.shape == shape
+    assert torch.equal(quantizer.decode(out.tokens), out.quantized)
+    assert out.loss.item() == 0.0
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
+def test_latents_of_any_float_type_come_back_in_it(options: dict[str, Any], dtype: torch.dtype) -> None:
+    quantizer = ArcVQ(12, 16, **options)
+    out = quantizer(torch.randn(2, 12, 3, dtype=dtype))
+    assert out.quantized.dtype == dtype
+    assert torch.equal(quantizer.decode(out.tokens).to(dtype), out.quantized)

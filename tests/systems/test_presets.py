@@ -1,10 +1,14 @@
 """Every shipped preset parses, says how it is run, and is what its name says."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from arcvq import Arc, ArcvqError, Ball
+from arcvq.config import to_dict
 from arcvq.systems import SYSTEMS, load_system, preset_header, preset_names, preset_path
 
 DATA_SETS = ("cifar10", "fashion-mnist", "mnist", "sample")
@@ -134,3 +138,21 @@ def test_a_wrong_setting_is_named(settings: list[str], message: str) -> None:
         load_system("sample/arcvq-vae", settings)
     assert str(raised.value).startswith(message)
     assert "\n" not in str(raised.value)
+
+
+def test_a_runs_own_config_takes_another_length(tmp_path: Path) -> None:
+    written = json.loads(json.dumps(to_dict(load_system("cifar10/arcvq-vae"))))
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(written))
+    system = load_system(str(tmp_path / "config.yaml"), ["--training.steps", "3"])
+    assert (system.training.steps, system.training.epochs) == (3, None)
+
+
+def test_places_are_absolute_so_that_a_run_can_be_measured_from_anywhere(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    arguments = ["--data.name", "folder:pictures", "--data.root", "~/sets"]
+    data = load_system("sample/vq-vae", arguments).data
+    assert data.name == f"folder:{tmp_path / 'pictures'}"
+    assert data.root == str(tmp_path / "home" / "sets")

@@ -48,23 +48,23 @@ def error_of(call: Any, *arguments: Any) -> str:
 
 
 def test_tokens_on_disk_are_the_tokens_and_their_names(tmp_path: Path) -> None:
-    tokens = Tokens(torch.randint(0, 512, (3, 7, 7)), ["a", "größer", "b c"])
-    tokens.save(tmp_path / "tokens.npz", 512)
+    tokens = Tokens(torch.randint(0, 512, (3, 7, 7)), ["a", "größer", "b c"], "0123456789abcdef")
+    tokens.save(tmp_path / "tokens.npz")
     loaded = Tokens.load(tmp_path / "tokens.npz")
     assert torch.equal(loaded.tokens, tokens.tokens)
     assert loaded.tokens.dtype == torch.int64
     assert loaded.names == tokens.names
+    assert loaded.codebook == tokens.codebook
 
 
-@pytest.mark.parametrize(("codebook_size", "dtype"), [(512, np.uint16), (2**16, np.uint16), (2**16 + 1, np.uint32)])
+@pytest.mark.parametrize(("largest", "dtype"), [(511, np.uint16), (2**16 - 1, np.uint16), (2**16, np.uint32)])
 def test_tokens_take_the_smallest_whole_numbers_that_hold_them(
-    tmp_path: Path, codebook_size: int, dtype: type[np.integer[Any]]
+    tmp_path: Path, largest: int, dtype: type[np.integer[Any]]
 ) -> None:
-    tokens = torch.tensor([[[0, codebook_size - 1]]])
-    Tokens(tokens, ["a"]).save(tmp_path / "tokens.npz", codebook_size)
+    tokens = torch.tensor([[[0, largest]]])
+    Tokens(tokens, ["a"]).save(tmp_path / "tokens.npz")
     with np.load(tmp_path / "tokens.npz", allow_pickle=False) as archive:
         assert archive["tokens"].dtype == dtype
-        assert int(archive["codebook_size"]) == codebook_size
     assert torch.equal(Tokens.load(tmp_path / "tokens.npz").tokens, tokens)
 
 
@@ -102,7 +102,7 @@ def test_a_damaged_archive_is_refused_in_one_line(tmp_path: Path, content: bytes
 
 def test_a_torn_archive_a_folder_and_nothing_are_refused_in_one_line(tmp_path: Path) -> None:
     path = tmp_path / "tokens.npz"
-    Tokens(torch.zeros(1, 7, 7, dtype=torch.int64), ["a"]).save(path, 32)
+    Tokens(torch.zeros(1, 7, 7, dtype=torch.int64), ["a"]).save(path)
     path.write_bytes(path.read_bytes()[:-30])
     assert "not a readable .npz token file" in error_of(Tokens.load, path)
     assert "not a readable .npz token file" in error_of(Tokens.load, tmp_path)
@@ -130,13 +130,25 @@ def test_a_pickle_is_refused_and_never_unpickled(tmp_path: Path) -> None:
 
 def test_decoded_token_files_are_the_reconstructions(folder: Path, tmp_path: Path) -> None:
     tokenizer = make_tokenizer()
-    encode_files(tokenizer, [folder]).save(tmp_path / "tokens.npz", 32)
+    encode_files(tokenizer, [folder]).save(tmp_path / "tokens.npz")
     pixels, names = reconstruct_files(tokenizer, [folder])
     tokens = Tokens.load(tmp_path / "tokens.npz")
     assert torch.equal(decode_tokens(tokenizer, tokens), pixels)
     assert tokens.names == names == [f"image-{i:02d}" for i in range(12)]
     assert pixels.dtype == torch.uint8
     assert len(torch.unique(tokens.tokens)) > 1
+
+
+def test_tokens_of_another_codebook_are_refused(folder: Path, tmp_path: Path) -> None:
+    made_by, other = make_tokenizer(), make_tokenizer()
+    with torch.no_grad():
+        other.quantizer.codebook[3, 1] += 1e-6
+    tokens = encode_files(made_by, [folder])
+    tokens.save(tmp_path / "tokens.npz")
+    loaded = Tokens.load(tmp_path / "tokens.npz")
+    assert "made with another codebook" in error_of(decode_tokens, other, loaded)
+    assert decode_tokens(made_by, loaded).shape == (12, 1, 28, 28)
+    decode_tokens(other, Tokens(loaded.tokens, loaded.names))  # a file that does not say is taken at its word
 
 
 def test_many_images_go_in_several_batches(folder: Path) -> None:
@@ -175,7 +187,7 @@ def test_folders_give_their_images_in_order_and_files_come_as_given(folder: Path
 
 def test_missing_images_and_folders_without_any_are_named(tmp_path: Path) -> None:
     assert error_of(image_paths, [tmp_path / "none.png"]) == f"{tmp_path / 'none.png'}: no such image"
-    assert error_of(image_paths, [tmp_path]).startswith(f"{tmp_path}: no images in this folder (looked for .bmp")
+    assert error_of(image_paths, [tmp_path]).startswith(f"no images in {tmp_path}; expected files ending in .bmp")
 
 
 @pytest.mark.parametrize(

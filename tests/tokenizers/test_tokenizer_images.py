@@ -149,3 +149,22 @@ def test_a_grid_without_a_token_for_each_head_is_refused_in_one_line() -> None:
     with pytest.raises(ArcvqError) as raised:
         make_tokenizer(heads=2).decode(torch.zeros(1, 7, 7, dtype=torch.int64))
     assert str(raised.value) == "expected tokens (B, h, w, heads), got shape (1, 7, 7)"
+
+
+def test_encoding_does_not_care_whether_the_tokenizer_is_training() -> None:
+    torch.manual_seed(0)
+    tokenizer = Tokenizer(1, SmallTrunkConfig(width=16, residual_width=8, latent_dim=8), ArcVQ(8, 32)).train()
+    image = torch.rand(1, 1, 4, 4) * 2 - 1  # one token: fewer than the ArcLoss of training asks for
+    tokens, copy = tokenizer.encode(image), tokenizer.reconstruct(image)
+    assert tokenizer.quantizer.training
+    tokenizer.eval()
+    assert torch.equal(tokenizer.encode(image), tokens)
+    assert torch.equal(tokenizer.reconstruct(image), copy)
+
+
+def test_images_from_latents_stay_in_range() -> None:
+    torch.manual_seed(0)
+    tokenizer = Tokenizer(1, SmallTrunkConfig(width=16, residual_width=8, latent_dim=8), ArcVQ(8, 32)).eval()
+    with torch.no_grad():
+        tokenizer.decoder[-1].bias.fill_(5.0)
+    assert tokenizer.decode_latents(torch.randn(2, 8, 3, 3)).max().item() == 1.0

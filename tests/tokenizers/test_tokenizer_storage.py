@@ -91,13 +91,20 @@ def test_notes_become_rows_of_the_card(tmp_path: Path) -> None:
     assert "| data | sample |\n| steps | 400 |" in card
 
 
-def test_saving_over_a_saved_tokenizer_replaces_all_of_it(saved: Path) -> None:
-    (saved / "leftover").write_text("old")
+def test_saving_over_a_saved_tokenizer_replaces_it(saved: Path) -> None:
     other = Tokenizer(3, TRUNK, VQ(8, 16))
     other.save_pretrained(saved)
     assert sorted(path.name for path in saved.iterdir()) == ["README.md", "config.json", "model.safetensors"]
     assert Tokenizer.from_pretrained(saved).channels == 3
     assert sorted(path.name for path in saved.parent.iterdir()) == ["model"]
+
+
+def test_a_folder_with_other_things_is_not_taken_over(saved: Path) -> None:
+    (saved / "precious.txt").write_text("mine")
+    before = {path.name: path.read_bytes() for path in saved.iterdir()}
+    with pytest.raises(ArcvqError, match=r"holds other things \(precious\.txt\)"):
+        Tokenizer(3, TRUNK, VQ(8, 16)).save_pretrained(saved)
+    assert {path.name: path.read_bytes() for path in saved.iterdir()} == before
 
 
 def test_a_failed_save_leaves_the_old_one_whole(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:

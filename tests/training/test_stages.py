@@ -12,6 +12,7 @@ from torch import Tensor
 from arcvq import ArcvqError
 from arcvq.systems import System
 from arcvq.training import Stopped, train
+from arcvq.training.loop import TrainingRun
 
 MakeSystem = Callable[..., System]
 # Restarts and a ball that shrinks would move codes that no stage trains.
@@ -94,3 +95,20 @@ def test_a_stage_that_names_nothing_is_refused_before_anything_is_trained(
         train(system, tmp_path / "run", quiet=True)
     assert str(raised.value) == f"{message}; the parts are decoder, encoder, quantizer"
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_a_stage_forgets_the_optimizer_of_the_one_before(tmp_path: Path, tiny_system: MakeSystem) -> None:
+    stages = "[{train: [encoder], steps: 1}, {train: [decoder], steps: 1}]"
+    training = TrainingRun(
+        tiny_system("vq-vae", {"training.steps": None, "training.stages": stages}), tmp_path / "run", quiet=True
+    )
+    for _ in range(2):
+        training.begin_stage()
+        assert training.accelerator._optimizers == [training.prepared]
+        training.position.stage += 1
+
+
+def test_a_length_beside_stages_is_refused(tiny_system: MakeSystem) -> None:
+    stages = "[{train: [encoder], steps: 1}]"
+    with pytest.raises(ArcvqError, match="give each its own epochs or steps"):
+        tiny_system("vq-vae", {"training.steps": 3, "training.stages": stages, "training.epochs": 2})

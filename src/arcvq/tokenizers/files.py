@@ -27,7 +27,7 @@ class Tokens:
 
     tokens: Tensor
     names: list[str]
-    codebook: str | None  # its fingerprint; None: the file does not say
+    codebook: str | None = None  # its fingerprint; None: the file does not say
 
     def save(self, path: Path) -> None:
         buffer = io.BytesIO()
