@@ -27,7 +27,7 @@ demo: setup
 	$(BIN)/arcvq demo --out runs/demo
 
 test: setup-dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2
 
 lint: setup-dev
 	$(BIN)/ruff check .
