@@ -110,7 +110,7 @@ def test_make_reuses_what_is_there(project: Path) -> None:
     assert installs(make(project, "setup")) == ["."]
     assert make(project, "setup") == []
     assert installs(make(project, "test")) == [".[dev]"]
-    assert make(project, "test") == ["-m pytest"]
+    assert make(project, "test") == ["-m pytest -n 2"]
     assert make(project, "setup-dev") == []
 
 

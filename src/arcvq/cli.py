@@ -200,6 +200,7 @@ def presets(arguments: argparse.Namespace) -> int:
 def train(arguments: argparse.Namespace) -> int:
     from arcvq.distributed import rank
     from arcvq.systems import load_system
+    from arcvq.training import RunFolder
     from arcvq.training import train as run
 
     system = load_system(arguments.preset, arguments.settings)
@@ -207,11 +208,14 @@ def train(arguments: argparse.Namespace) -> int:
         return _dry_run(system, arguments.json)
     if arguments.out is None:
         raise ArcvqError("train needs a folder to write to: --out RUN (or --dry-run to write nothing)")
+    finished = RunFolder(arguments.out).training.is_file()
     run(system, arguments.out, quiet=arguments.quiet)
     if rank() == 0 and arguments.json:
-        _print_json({"run": str(arguments.out)})
+        _print_json({"run": str(arguments.out), "was_finished": finished})
     elif rank() == 0:
-        print(f"{arguments.out}: trained; measure it with: arcvq evaluate {arguments.out}")
+        print(
+            f"{arguments.out}: {'already ' if finished else ''}trained; measure it with: arcvq evaluate {arguments.out}"
+        )
     return 0
 
 
