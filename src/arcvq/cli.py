@@ -137,6 +137,23 @@ def build_parser() -> argparse.ArgumentParser:
     sub.add_argument("--json", type=Path, metavar="FILE", help="write the whole result there")
 
     sub = command(
+        "bench",
+        bench,
+        "measure speed and memory, beside the plain way and other libraries",
+        "  arcvq bench\n  arcvq bench --suite full --out benchmarks/gpu.json --plot benchmarks/gpu.png",
+    )
+    sub.add_argument(
+        "--suite", default="small", metavar="NAME", help="small (default; a minute or two on a CPU) or full (for a GPU)"
+    )
+    sub.add_argument("--device", metavar="NAME", help="default: cuda if there is one, else cpu")
+    sub.add_argument(
+        "--seconds", type=float, default=0.5, metavar="S", help="time spent on each measurement (default: 0.5)"
+    )
+    sub.add_argument("--tasks", nargs="+", metavar="TASK", help="only these of: assign arc samp layer")
+    sub.add_argument("--out", type=Path, metavar="FILE.json", help="write everything measured there")
+    sub.add_argument("--plot", type=Path, metavar="FILE.png", help="draw how time and memory grow with the codebook")
+
+    sub = command(
         "reconstruct",
         reconstruct,
         "send images through the bottleneck and back",
@@ -242,6 +259,25 @@ def evaluate(arguments: argparse.Namespace) -> int:
     print_measured(measured)
     if arguments.json:
         write_json(arguments.json, measured.document)
+    return 0
+
+
+def bench(arguments: argparse.Namespace) -> int:
+    from arcvq.bench.plot import growth_png
+    from arcvq.bench.suite import bench_device, run_suite, suite
+    from arcvq.report import print_bench, progress_bar
+    from arcvq.storage import check_file, write_bytes, write_json
+
+    sizes, device = suite(arguments.suite), bench_device(arguments.device)
+    for path in filter(None, (arguments.out, arguments.plot)):
+        check_file(path)
+    with progress_bar() as progress:
+        document = run_suite(sizes, device, seconds=arguments.seconds, tasks=arguments.tasks, progress=progress)
+    print_bench(document)
+    if arguments.out:
+        write_json(arguments.out, document)
+    if arguments.plot:
+        write_bytes(arguments.plot, growth_png(document))
     return 0
 
 

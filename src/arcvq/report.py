@@ -65,6 +65,29 @@ def print_comparison(rows: Mapping[str, Mapping[str, float]], title: str, missin
         console.print(f"missing {reason}", highlight=False, soft_wrap=True)
 
 
+def print_bench(document: Mapping[str, Any]) -> None:
+    """One table per task and size: who took how long and how much memory, the fastest in bold."""
+    console = Console()
+    console.print(f"{document['device']}, torch {document['versions']['torch']}", highlight=False)
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in document["rows"]:
+        groups.setdefault((row["task"], row["tokens"], row["codes"], row["width"]), []).append(row)
+    for (task, tokens, codes, width), rows in groups.items():
+        console.print(f"{task}: N = {tokens:,}, K = {codes:,}, D = {width}", highlight=False)
+        table = Table("who", box=None, padding=(0, 2))
+        for heading in ("ms", "extra MiB"):
+            table.add_column(heading, justify="right")
+        fastest = min((row["milliseconds"] for row in rows if "milliseconds" in row), default=None)
+        for row in rows:
+            if "missing" in row:
+                table.add_row(row["name"], "–", row["missing"])
+                continue
+            time = f"{row['milliseconds']:.3f}"
+            bold = row["milliseconds"] == fastest
+            table.add_row(row["name"], f"[bold]{time}[/bold]" if bold else time, f"{row['mebibytes']:,.1f}")
+        console.print(table)
+
+
 def _marked(name: str, metrics: Mapping[str, float], rows: Mapping[str, Mapping[str, float]]) -> str:
     cell, direction = _cell(name, metrics), COLUMNS[name][2]
     values = [other[name] for other in rows.values() if name in other]

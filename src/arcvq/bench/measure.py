@@ -1,0 +1,71 @@
+"""Time and memory of one function, on whatever device its tensors live on."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+WARM_UP = 3
+LEAST_RUNS = 5
+
+
+@dataclass(frozen=True)
+class Cost:
+    """milliseconds: the median run; spread: its interquartile range; mebibytes: the most memory held beyond what was there before."""
+
+    milliseconds: float
+    spread: float
+    runs: int
+    mebibytes: float
+
+
+def cost(function: Callable[[], object], device: torch.device, seconds: float) -> Cost:
+    """Warm up, then run for about `seconds` of wall time, at least a few runs."""
+    for _ in range(WARM_UP):
+        function()
+    memory = _cuda_memory(function, device) if device.type == "cuda" else _cpu_memory(function)
+    times: list[float] = []
+    end = time.perf_counter() + seconds
+    while len(times) < LEAST_RUNS or time.perf_counter() < end:
+        times.append(_once(function, device))
+    quarters = statistics.quantiles(times, n=4)
+    return Cost(statistics.median(times), quarters[2] - quarters[0], len(times), memory / 2**20)
+
+
+def _once(function: Callable[[], object], device: torch.device) -> float:
+    if device.type == "cuda":
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()
+        begin.record()
+        function()
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end)
+    began = time.perf_counter()
+    function()
+    return (time.perf_counter() - began) * 1e3
+
+
+def _cuda_memory(function: Callable[[], object], device: torch.device) -> float:
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    function()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated(device) - before
+
+
+def _cpu_memory(function: Callable[[], object]) -> float:
+    """From the allocator's own events: the highest point of what was allocated and not yet freed."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        function()
+    held = highest = 0
+    changes = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
+    for event in sorted(changes, key=lambda event: event.start_ns()):
+        held += event.nbytes()
+        highest = max(highest, held)
+    return highest

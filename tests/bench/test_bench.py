@@ -1,0 +1,122 @@
+"""The benchmark measures what it says, and a library that is not there is said to be missing, never a number."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from arcvq import ArcvqError, functional
+from arcvq.bench import SUITES, Size, all_contenders, contenders, run_suite
+from arcvq.bench.contenders import MARGIN, SCALE, TOP_K, plain_arc_loss, plain_assign
+from arcvq.bench.measure import cost
+from arcvq.bench.plot import growth_figure
+from arcvq.bench.suite import bench_device, suite
+from arcvq.cli import main
+
+CPU = torch.device("cpu")
+TINY = [Size(64, 16, 8), Size(64, 32, 8)]
+
+
+@pytest.fixture(scope="module")
+def document() -> dict[str, Any]:
+    return run_suite(TINY, CPU, seconds=0.0)
+
+
+def test_the_plain_way_computes_the_same() -> None:
+    latents, codes = torch.randn(200, 8), torch.randn(16, 8)
+    assert torch.equal(plain_assign(latents, codes), functional.assign(latents, codes, "cosine"))
+    expected = functional.arc_loss(latents, codes, SCALE, MARGIN, TOP_K)
+    torch.testing.assert_close(plain_arc_loss(latents, codes), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_every_contender_has_a_row_at_every_size(document: dict[str, Any]) -> None:
+    assert len(document["rows"]) == len(TINY) * len(all_contenders(CPU))
+    for row in document["rows"]:
+        assert ("milliseconds" in row) != ("missing" in row)
+        if row["name"].startswith(("arcvq", "plain")):
+            assert row["milliseconds"] > 0
+            assert row["operations"] >= 2 * row["tokens"] * row["codes"] * row["width"]
+    assert json.loads(json.dumps(document)) == document
+
+
+def test_a_library_that_is_not_there_is_missing_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(name: str) -> None:
+        raise ImportError(name)
+
+    monkeypatch.setattr("importlib.import_module", absent)
+    rows = run_suite(TINY[:1], CPU, seconds=0.0, tasks=["layer"])["rows"]
+    missing = {row["name"]: row["missing"] for row in rows if "missing" in row}
+    assert missing["vector-quantize-pytorch SimVQ"] == (
+        "vector-quantize-pytorch is not installed: pip install vector-quantize-pytorch"
+    )
+    assert missing["diffusers VQModel's quantizer"] == "diffusers is not installed: pip install diffusers"
+    assert len(missing) == 4
+
+
+def test_a_contender_that_runs_out_of_memory_has_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    def greedy(latents: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+        return torch.empty(2**60)
+
+    monkeypatch.setattr(contenders, "plain_assign", greedy)
+    rows = run_suite(TINY[:1], CPU, seconds=0.0, tasks=["assign"])["rows"]
+    assert rows[-1]["missing"].startswith("out of memory")
+    assert "milliseconds" not in rows[-1]
+
+
+def test_the_memory_is_the_peak_beyond_what_was_there() -> None:
+    held = torch.zeros(2**20)
+
+    def work() -> torch.Tensor:
+        first = held + 1  # 4 MiB
+        second = first * 2  # 4 MiB, while the first is held
+        del first
+        return second.sum()
+
+    assert cost(work, CPU, 0.0).mebibytes == pytest.approx(8, abs=0.1)
+
+
+def test_bounded_blocks_hold_less_than_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(functional.chunks.ELEMENTS, "cpu", 2**14)
+    rows = run_suite([Size(2048, 512, 8)], CPU, seconds=0.0, tasks=["samp"])["rows"]
+    ours, plain = (next(row for row in rows if row["name"] == name) for name in ("arcvq chunked", "plain"))
+    assert ours["mebibytes"] < plain["mebibytes"] / 5
+
+
+def test_the_figure_shows_the_measured_numbers(document: dict[str, Any]) -> None:
+    axes = growth_figure(document).axes
+    assert len(axes) == 4
+    line = next(line for line in axes[0].get_lines() if line.get_label() == "arcvq chunked")
+    rows = [row for row in document["rows"] if row["task"] == "samp" and row["name"] == "arcvq chunked"]
+    assert list(line.get_xdata()) == [row["codes"] for row in rows]
+    assert list(line.get_ydata()) == [row["milliseconds"] for row in rows]
+
+
+def test_what_does_not_exist_is_named() -> None:
+    for call, message in (
+        (lambda: suite("huge"), "unknown suite 'huge': expected one of small, full"),
+        (lambda: bench_device("gpux"), "unknown device 'gpux'"),
+        (lambda: run_suite(TINY, CPU, tasks=["search"]), "unknown task 'search'"),
+    ):
+        with pytest.raises(ArcvqError, match=message):
+            call()
+
+
+def test_the_command_writes_numbers_and_a_figure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(SUITES, "small", TINY)
+    out, plot = tmp_path / "bench.json", tmp_path / "bench.png"
+    assert main(["bench", "--seconds", "0", "--device", "cpu", "--out", str(out), "--plot", str(plot)]) == 0
+    assert "layer: N = 64, K = 32, D = 8" in capsys.readouterr().out
+    assert {row["task"] for row in json.loads(out.read_text())["rows"]} == {"assign", "arc", "samp", "layer"}
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_wrong_call_of_the_command_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    calls: list[Callable[[], int]] = [lambda: main(["bench", "--suite", "x"]), lambda: main(["bench", "--out", "."])]
+    for call in calls:
+        assert call() == 2
+        assert capsys.readouterr().err.count("\n") == 1
