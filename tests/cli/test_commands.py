@@ -95,7 +95,7 @@ def test_a_finished_training_is_not_trained_again(
     before = {path: path.stat().st_mtime_ns for path in trained_run.rglob("*")}
     said = arcvq("train", "sample/arcvq-vae", *tiny_settings(), "--out", trained_run)
     assert said.code == 0
-    assert f"{trained_run}: trained" in said.output
+    assert f"{trained_run}: already trained" in said.output
     assert {path: path.stat().st_mtime_ns for path in trained_run.rglob("*")} == before
 
 
