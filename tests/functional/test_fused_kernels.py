@@ -31,3 +31,60 @@ def test_where_the_kernels_do_not_run_one_line_says_so(
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     with pytest.raises(ArcvqError, match=reason):
         functional.assign(torch.zeros(3, 2, dtype=dtype), torch.zeros(4, 2, dtype=dtype), backend="triton")
+
+
+FLOATS, WHOLE = "*fp32", "*i64"
+SIGNATURES = {
+    "_assign_kernel": {"queries": FLOATS, "keys": FLOATS, "bias": FLOATS, "tokens": WHOLE},
+    "_statistics_kernel": {
+        "latents": FLOATS,
+        "codes": FLOATS,
+        "valid": "*i1",
+        "top_cosines": FLOATS,
+        "top_tokens": WHOLE,
+        "negatives": FLOATS,
+    },
+    "_backward_kernel": {
+        "latents": FLOATS,
+        "codes": FLOATS,
+        "valid": "*i1",
+        "top_tokens": WHOLE,
+        "negatives": FLOATS,
+        "grad_top": FLOATS,
+        "grad_negatives": FLOATS,
+        "grad_latents": FLOATS,
+    },
+}
+CONSTANTS = {
+    "BIASED": True,
+    "MASKED": True,
+    "TOP": 3,
+    "SLOTS": 4,
+    "QUERIES": 64,
+    "KEYS": 64,
+    "CODES": 64,
+    "TOKENS": 64,
+    "DEPTH": 16,
+    "OUT": 16,
+}
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_the_kernels_compile_for_a_gpu_that_is_not_here(name: str) -> None:
+    """To machine code for compute capability 9.0: the interpreter accepts more than the compiler does."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from arcvq.functional import kernels
+
+    kernel = getattr(kernels, name)
+    signature = {}
+    for argument in kernel.arg_names:
+        kind = "constexpr" if argument in CONSTANTS else "fp32" if argument == "scale" else "i32"
+        signature[argument] = SIGNATURES[name].get(argument, kind)
+    constants = {(i,): CONSTANTS[a] for i, a in enumerate(kernel.arg_names) if a in CONSTANTS}
+    source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
+    compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32))
+    assert len(compiled.asm["cubin"]) > 1000
+    assert compiled.metadata.shared < 200_000

@@ -126,14 +126,19 @@ def margin_cosine(cosines: Tensor, margin: float, monotone: bool = False) -> Ten
     return value.detach() + slope.detach() * (cosines - cosines.detach())
 
 
-def _statistics_of(cosines: Tensor, valid: Tensor | None, scale: float, top_k: int) -> ArcStatistics:
-    """cosines (K, n), all of them at hand → statistics."""
+def _statistics_of(
+    cosines: Tensor, valid: Tensor | None, scale: float, top_k: int, overwrite: bool = False
+) -> ArcStatistics:
+    """cosines (K, n), all of them at hand → statistics. `overwrite` spends the matrix itself: no gradient, no second copy."""
     tokens = cosines.shape[1]
     if valid is not None:
-        cosines = cosines.masked_fill(~valid, NEVER)
+        cosines = cosines.masked_fill_(~valid, NEVER) if overwrite else cosines.masked_fill(~valid, NEVER)
     top_cosines, top_tokens = cosines.topk(min(top_k, tokens), dim=1)
     # Left out before the sum, never subtracted after it: exp(s) of a near token would swallow the rest.
-    negatives = _log_sum_exp(scale * cosines.scatter(1, top_tokens, NEVER))
+    if overwrite:
+        negatives = torch.logsumexp(cosines.scatter_(1, top_tokens, NEVER).mul_(scale), dim=1)
+    else:
+        negatives = _log_sum_exp(scale * cosines.scatter(1, top_tokens, NEVER))
     if valid is not None:
         top_tokens = torch.where(valid[top_tokens], top_tokens, -1)
     if tokens < top_k:
@@ -170,7 +175,7 @@ def _statistics(
     with ieee_matmul(unit_latents):
         for block in token_blocks(unit_latents, unit_codes):
             cosines = unit_codes @ unit_latents[block].t()  # (K, block)
-            part = _statistics_of(cosines, None if valid is None else valid[block], scale, top_k)
+            part = _statistics_of(cosines, None if valid is None else valid[block], scale, top_k, overwrite=True)
             tokens = torch.where(part.top_tokens >= 0, part.top_tokens + block.start, -1)
             running = arc_merge([running, part._replace(top_tokens=tokens)], scale)
     return running.top_cosines, running.top_tokens, running.negatives
