@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from arcvq import ArcvqError, Tokenizer
 from arcvq.systems import SYSTEMS, System, parse_system
-from arcvq.training import RunFolder, train
+from arcvq.training import RunFolder, Stopped, train
 from arcvq.training.loop import evaluation_steps
 
 MakeSystem = Callable[..., System]
@@ -24,6 +24,7 @@ def test_the_folder_holds_what_the_design_says_and_no_more(trained_run: Path) ->
         "checkpoints",
         "codebooks",
         "config.yaml",
+        "lock",
         "metrics.jsonl",
         "model",
         "tensorboard",
@@ -201,3 +202,15 @@ def test_leftovers_of_a_kill_are_swept_and_other_hidden_files_are_not(tmp_path: 
     train(system, run, quiet=True)
     (run / ".gitignore").unlink()
     assert_nothing_half_written(run)
+
+
+def test_a_second_training_into_the_same_folder_is_refused(tmp_path: Path, tiny_system: MakeSystem) -> None:
+    system, run = tiny_system("vq-vae"), tmp_path / "run"
+    with pytest.raises(Stopped):
+        train(system, run, quiet=True, stop_after=2)
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and "tensorboard" not in path.parts}
+    with RunFolder(run).locked(), pytest.raises(ArcvqError, match="another training is writing here"):
+        train(system, run, quiet=True)
+    assert {path: path.read_bytes() for path in before} == before
+    train(system, run, quiet=True)
+    assert (run / "training.json").is_file()

@@ -75,51 +75,62 @@ class TrainingRun:
         variance = 1.0 if system.objective.normalise == "none" else self.images.pixel_variance()
         self.objective = Reconstruction(system.objective, variance)
 
-        # Into what, now that all else is known to be right; and from where: the last checkpoint, or the beginning.
+        # Into what, now that all else is known to be right.
         self.run = RunFolder(out)
         if self.is_main:
             self.run.open(system)
         self.accelerator.wait_for_everyone()
-        found = checkpoints(self.run.checkpoints)
-        self.resume_from = found[-1] if found else None
-        self.position = read_position(found[-1]) if found else Position()
+        self.monitor = Monitor(self.run, self.total_steps, active=self.is_main, quiet=quiet)
+        self.position = Position()
+        self.resume_from: Path | None = None
         self.began = 0.0
-        self.monitor = Monitor(self.run, self.total_steps, self.position.step, active=self.is_main, quiet=quiet)
 
     def go(self, stop_after: int | None = None) -> Tokenizer:
         if self.run.training.is_file():
             return Tokenizer.from_pretrained(self.run.model, device=self.accelerator.device)
+        with self.run.locked() if self.is_main else nullcontext():
+            self.find_position()
+            with self.monitor, stop_signals() as signalled:
+                self.play(signalled, stop_after)
+            return self.finish()
+
+    def find_position(self) -> None:
+        """From where: the last checkpoint, or the beginning."""
+        self.accelerator.wait_for_everyone()
+        found = checkpoints(self.run.checkpoints)
+        if found:
+            self.resume_from, self.position = found[-1], read_position(found[-1])
         if self.is_main:
             self.run.sweep()
-            self.run.forget_after(self.position.step if self.resume_from else -1)
-        looks = evaluation_steps(self.total_steps, self.training.evaluations)
-        saves = {
-            round(self.total_steps * i / self.training.checkpoints) for i in range(1, self.training.checkpoints + 1)
-        }
+            self.run.forget_after(self.position.step if found else -1)
+        self.monitor.first_step = self.position.step
         self.began = time.perf_counter() - self.position.seconds
 
-        with self.monitor, stop_signals() as signalled:
-            if self.resume_from is None:
-                self.start_codebook()
-                self.look()
-            while self.position.stage < len(self.stages):
-                self.begin_stage()
-                for batch in self.stage_batches():
-                    outputs, terms = self.step(batch)
-                    if self.position.step % self.training.log_every == 0 or self.position.step == self.total_steps:
-                        self.log(outputs, terms)
-                    elif self.position.step % 10 == 0:
-                        self.monitor.show(self.position.step)
-                    if self.position.step in looks:
-                        self.look()
-                    stopping = self.signalled(signalled) or self.position.step == stop_after
-                    if self.position.step in saves or stopping:
-                        self.save()
-                    if stopping:
-                        done = f"{self.position.step} of {self.total_steps}"
-                        raise Stopped(f"{self.run.path}: stopped at step {done}; the same command goes on")
-                self.position.stage, self.position.stage_step = self.position.stage + 1, 0
-        return self.finish()
+    def play(self, signalled: list[int], stop_after: int | None) -> None:
+        """Every stage, every batch; looking, saving and stopping in between."""
+        looks = evaluation_steps(self.total_steps, self.training.evaluations)
+        count = self.training.checkpoints
+        saves = {round(self.total_steps * i / count) for i in range(1, count + 1)}
+        if self.resume_from is None:
+            self.start_codebook()
+            self.look()
+        while self.position.stage < len(self.stages):
+            self.begin_stage()
+            for batch in self.stage_batches():
+                outputs, terms = self.step(batch)
+                if self.position.step % self.training.log_every == 0 or self.position.step == self.total_steps:
+                    self.log(outputs, terms)
+                elif self.position.step % 10 == 0:
+                    self.monitor.show(self.position.step)
+                if self.position.step in looks:
+                    self.look()
+                stopping = self.signalled(signalled) or self.position.step == stop_after
+                if self.position.step in saves or stopping:
+                    self.save()
+                if stopping:
+                    done = f"{self.position.step} of {self.total_steps}"
+                    raise Stopped(f"{self.run.path}: stopped at step {done}; the same command goes on")
+            self.position.stage, self.position.stage_step = self.position.stage + 1, 0
 
     def begin_stage(self) -> None:
         """An optimizer for what this stage trains; after an interruption, as it was left."""

@@ -20,10 +20,9 @@ from arcvq.training.run import RunFolder
 class Monitor:
     """Only the first process has a live one; the others' does nothing."""
 
-    def __init__(
-        self, run: RunFolder, total_steps: int, first_step: int = 0, *, active: bool, quiet: bool = False
-    ) -> None:
-        self.active, self.run, self.first_step = active, run, first_step
+    def __init__(self, run: RunFolder, total_steps: int, *, active: bool, quiet: bool = False) -> None:
+        self.active, self.run = active, run
+        self.first_step = 0  # a resumed run's: TensorBoard forgets what came after it
         console = Console(stderr=True)
         self._lines = active and not quiet and not console.is_terminal
         self._console = console

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,8 @@ from arcvq.systems import System, parse_system
 
 
 class RunFolder:
-    """config.yaml, metrics.jsonl, codebooks/, checkpoints/, model/, tensorboard/, training.json, evaluation-*.json."""
+    """config.yaml, metrics.jsonl, codebooks/, checkpoints/, model/, tensorboard/, training.json, evaluation-*.json,
+    and lock, which one training at a time holds."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -28,6 +31,7 @@ class RunFolder:
         self.model = self.path / "model"
         self.tensorboard = self.path / "tensorboard"
         self.training = self.path / "training.json"
+        self.lock = self.path / "lock"
 
     def open(self, system: System) -> None:
         """Make the folder for this system, or make sure that the one there was made for exactly it."""
@@ -46,6 +50,22 @@ class RunFolder:
             raise cannot_write(self.path, error) from None
         text = yaml.safe_dump(_plain(to_dict(system)), sort_keys=False, allow_unicode=True)
         write_bytes(self.config, text.encode())
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """One training at a time. The lock is the process's: a killed one leaves none behind."""
+        try:
+            file = self.lock.open("a")
+        except OSError as error:
+            raise cannot_write(self.path, error) from None
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ArcvqError(
+                    f"{self.path}: another training is writing here: wait for it, or choose another --out"
+                ) from None
+            yield
 
     def system(self) -> System:
         if not self.config.is_file():
