@@ -199,13 +199,13 @@ def systems(arguments: argparse.Namespace) -> int:
 
 def presets(arguments: argparse.Namespace) -> int:
     from arcvq.config import read_yaml
-    from arcvq.systems import preset_header, preset_names, preset_path
+    from arcvq.systems import preset_names, preset_path, preset_title
 
     if arguments.preset:
         path = preset_path(arguments.preset)
         _print_json(read_yaml(path)) if arguments.json else print(path.read_text("utf-8", "replace"), end="")
         return 0
-    rows = {name: (preset_header(name) or [""])[0] for name in preset_names()}
+    rows = {name: preset_title(name) for name in preset_names()}
     if arguments.json:
         _print_json(rows)
     else:
@@ -286,7 +286,7 @@ def reconstruct(arguments: argparse.Namespace) -> int:
     from arcvq.tokenizers.files import reconstruct_files, write_images
 
     pixels, names = reconstruct_files(Tokenizer.from_pretrained(arguments.run), arguments.images)
-    return _report_files(write_images(arguments.out, pixels, names), arguments.json)
+    return _report_files(write_images(arguments.out, pixels, names, spare=arguments.images), arguments.json)
 
 
 def encode(arguments: argparse.Namespace) -> int:
@@ -294,6 +294,8 @@ def encode(arguments: argparse.Namespace) -> int:
     from arcvq.tokenizers import Tokenizer
     from arcvq.tokenizers.files import encode_files
 
+    if arguments.out.suffix != ".npz":
+        raise ArcvqError(f"{arguments.out}: a token file's name ends in .npz")
     check_file(arguments.out)
     tokens = encode_files(Tokenizer.from_pretrained(arguments.run), arguments.images)
     tokens.save(arguments.out)

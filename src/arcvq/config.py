@@ -70,9 +70,24 @@ def override(data: Mapping[str, Any], arguments: Iterable[str]) -> dict[str, Any
     return result
 
 
+class _Loader(yaml.SafeLoader):
+    """Plain values only, and a key said twice is a mistake, not a choice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise yaml.YAMLError(
+                    f"the key {key!r} stands twice, the second time in line {key_node.start_mark.line + 1}"
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        data = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except FileNotFoundError:
         raise ArcvqError(f"{path}: no such file") from None
     except OSError as error:

@@ -40,7 +40,7 @@ def writing(path: Path) -> Iterator[Path]:
 
 
 def check_file(path: Path) -> None:
-    """Fail before the work whose result would go there."""
+    """A folder where a file should go is told before the work whose result would go there."""
     if not path.name or path.is_dir():
         raise ArcvqError(f"{path}: is a folder; expected the name of a file")
 

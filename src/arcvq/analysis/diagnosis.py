@@ -31,6 +31,7 @@ DUPLICATE_SHARE = 0.05
 STUCK_LEVEL = 0.25
 STUCK_GAIN = 0.05
 STUCK_POINTS = 4
+STUCK_STEPS = 200  # a shorter run has not had the time to move
 
 # The bound always binds when at least this share of the codes is clipped at every evaluation of the second half.
 ALWAYS_CLIPPED = 0.99
@@ -145,7 +146,7 @@ def _near_duplicates(history: RunHistory) -> Iterator[Finding]:
 def _stuck_perplexity(history: RunHistory) -> Iterator[Finding]:
     series = history.perplexity_series()
     size = history.last_snapshot.size
-    if len(series) < STUCK_POINTS:
+    if len(series) < STUCK_POINTS or history.last_step < STUCK_STEPS:
         return
     last = float(series.values[-1])
     halfway = float(np.interp(series.steps[-1] / 2, series.steps, series.values))

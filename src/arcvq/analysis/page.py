@@ -180,7 +180,7 @@ def protocol_table(runs: Sequence[RunHistory]) -> str:
         f'<th scope="col">{heading}</th>' for heading in ("run", "protocol", "hash", "images", "seconds")
     )
     return (
-        "<p>A protocol says exactly how the numbers were measured; equal hashes mean that they compare.</p>"
+        "<p>A protocol says exactly how the numbers were measured; numbers with equal hashes, taken on the same images, compare.</p>"
         f'<div class="scroll"><table><thead><tr>{headings}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'
     )
 

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from os import cpu_count
 from pathlib import Path
+from zlib import crc32
 
 import torch
 from torch import Tensor
@@ -91,8 +92,8 @@ def load_folder(
 ) -> Images:
     """The images below `folder`: decoded into memory when they fit in MEMORY_LIMIT, else decoded on demand.
 
-    `folder/train` and `folder/test` (or `folder/val`) are the splits when they exist; otherwise every 20th file by
-    sorted path is held out for testing. Labels are the names of the first level of folders, in sorted order. A
+    `folder/train` and `folder/test` (or `folder/val`) are the splits when they exist; otherwise about one file
+    in 20 is held out for testing, chosen by its name. Labels are the names of the first level of folders, in sorted order. A
     `limit` spreads its picks evenly over the sorted files, because those are grouped by class.
     """
     check_limit(limit)
@@ -138,11 +139,10 @@ def split_paths(folder: Path) -> dict[str, list[FoundFile]]:
         return {"train": image_paths(folder / "train"), "test": image_paths(held_out)}
     # Only one of the two folders, or neither: split what is there.
     found = image_paths(folder / "train" if (folder / "train").is_dir() else folder)
-    if len(found) < HOLD_OUT:
-        return {"train": found[:-1], "test": found[-1:]}
-    test = found[HOLD_OUT - 1 :: HOLD_OUT]
-    train = [entry for index, entry in enumerate(found) if index % HOLD_OUT != HOLD_OUT - 1]
-    return {"train": train, "test": test}
+    # By the name alone, so that adding files later moves none from one side to the other.
+    test = [entry for entry in found if crc32(entry[0].as_posix().encode()) % HOLD_OUT == 0] or found[-1:]
+    chosen = {path for _, path in test}
+    return {"train": [entry for entry in found if entry[1] not in chosen], "test": test}
 
 
 def image_paths(folder: Path) -> list[FoundFile]:

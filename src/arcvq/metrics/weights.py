@@ -50,7 +50,7 @@ def load_weights(
 
 def missing_line(what: str, file: str, command: str, reason: str) -> str:
     return (
-        f"{what} is not on this machine ({reason}): run once with a network: {command} "
+        f"{what} is not on this machine ({reason}): run once with a network: arcvq evaluate RUN --download, or {command} "
         f"-- or put {file} into the folder that ARCVQ_WEIGHTS points to"
     )
 

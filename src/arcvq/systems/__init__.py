@@ -2,7 +2,7 @@
 
 from arcvq.systems import arcvq_vae, vq_vae  # each registers its systems
 from arcvq.systems.config import DataConfig, StageConfig, TrainingConfig
-from arcvq.systems.presets import load_system, preset_header, preset_names, preset_path
+from arcvq.systems.presets import load_system, preset_header, preset_names, preset_path, preset_title
 from arcvq.systems.registry import SYSTEMS, System, parse_system
 
 __all__ = [
@@ -17,5 +17,6 @@ __all__ = [
     "preset_header",
     "preset_names",
     "preset_path",
+    "preset_title",
     "vq_vae",
 ]

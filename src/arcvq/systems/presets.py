@@ -45,6 +45,13 @@ def preset_header(source: str) -> list[str]:
     return header
 
 
+def preset_title(source: str) -> str:
+    """The first sentence or two of the header: what stands above the command."""
+    lines = preset_header(source)
+    above = lines[: next((i for i, line in enumerate(lines) if line.startswith("arcvq ")), 1)]
+    return " ".join(above)
+
+
 def load_system(source: str, arguments: Sequence[str] = ()) -> System:
     """A preset or YAML, with `--key value` settings on top."""
     path = preset_path(source)
@@ -57,12 +64,12 @@ def load_system(source: str, arguments: Sequence[str] = ()) -> System:
 
 
 def _one_length(preset: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
-    """`--training.steps 100` on top of a preset that counts in epochs replaces them, and so do stages."""
+    """`--training.steps 100` on top of a preset that counts in epochs replaces them; so do stages replace a length."""
     before, after = preset.get("training"), wanted.get("training")
     if isinstance(before, dict) and isinstance(after, dict):
-        lengths = ("steps", "epochs", "stages")
-        added = [name for name in lengths if after.get(name) and not before.get(name)]
-        for name in lengths:
-            if added and name not in added and after.get(name) == before.get(name):
-                after.pop(name, None)
+        for given, replaced in (("steps", ["epochs"]), ("epochs", ["steps"]), ("stages", ["epochs", "steps"])):
+            if after.get(given) and not before.get(given):
+                for name in replaced:
+                    if after.get(name) == before.get(name):
+                        after.pop(name, None)
     return wanted

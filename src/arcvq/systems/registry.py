@@ -37,6 +37,8 @@ class System:
 
     def build_tokenizer(self, channels: int, image_size: tuple[int, int], total_steps: int) -> Tokenizer:
         """A fresh, untrained tokenizer for such images; `total_steps` completes schedules that need the planned length."""
+        if self.quantizer.channel_last:
+            raise ArcvqError("quantizer.channel_last: a tokenizer's latents have their channels first; leave it out")
         options = {f.name: getattr(self.quantizer, f.name) for f in dataclasses.fields(self.quantizer)}
         if options["total_steps"] is None:
             options["total_steps"] = total_steps

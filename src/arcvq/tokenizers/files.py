@@ -55,7 +55,7 @@ class Tokens:
         except ArcvqError:
             raise
         except Exception as error:  # numpy and zipfile raise a dozen kinds for a damaged archive
-            raise ArcvqError(f"{path}: not a readable .npz token file ({type(error).__name__}: {error})") from None
+            raise ArcvqError(f"{path}: not a readable .npz token file ({type(error).__name__})") from None
         if not np.issubdtype(tokens.dtype, np.integer):
             raise ArcvqError(f"{path}: tokens must be whole numbers, got {tokens.dtype}")
         if tokens.ndim < 3 or tokens.size == 0:
@@ -109,9 +109,13 @@ def fingerprint(tokenizer: Tokenizer) -> str:
     return hashlib.sha256(codes.numpy().tobytes()).hexdigest()[:16]
 
 
-def write_images(folder: Path, pixels: Tensor, names: Sequence[str]) -> list[Path]:
-    """One PNG each, called after its original."""
+def write_images(folder: Path, pixels: Tensor, names: Sequence[str], spare: Sequence[str | Path] = ()) -> list[Path]:
+    """One PNG each, called after its original; never over one of the files (or into the folders) of `spare`."""
     paths = [folder / f"{name}.png" for name in unique_names([safe_name(name) for name in names])]
+    originals = {path.resolve() for path in image_paths(spare)}
+    for path in paths:
+        if path.resolve() in originals:
+            raise ArcvqError(f"{path}: is one of the images to read, and would be overwritten: choose another --out")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

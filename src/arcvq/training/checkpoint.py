@@ -25,6 +25,7 @@ class Position:
     stage: int = 0
     stage_step: int = 0  # of which in this stage
     seconds: float = 0.0  # of training so far
+    images: int = 0  # in the training set: a run goes on with the data it began with
     best: float | None = None  # lowest test MSE seen, for select: test-best
 
 

@@ -77,11 +77,10 @@ class TrainingRun:
 
         # Into what, now that all else is known to be right.
         self.run = RunFolder(out)
-        if self.is_main:
-            self.run.open(system)
+        self.is_new = self.is_main and self.run.open(system)
         self.accelerator.wait_for_everyone()
         self.monitor = Monitor(self.run, self.total_steps, active=self.is_main, quiet=quiet)
-        self.position = Position()
+        self.position = Position(images=len(self.images))
         self.resume_from: Path | None = None
         self.began = 0.0
 
@@ -90,8 +89,14 @@ class TrainingRun:
             return Tokenizer.from_pretrained(self.run.model, device=self.accelerator.device)
         with self.run.locked() if self.is_main else nullcontext():
             self.find_position()
-            with self.monitor, stop_signals() as signalled:
-                self.play(signalled, stop_after)
+            try:
+                with self.monitor, stop_signals() as signalled:
+                    self.play(signalled, stop_after)
+            except ArcvqError:
+                # What the first step refuses is a configuration's fault: leave the place free for the corrected one.
+                if self.is_new and self.position.step == 0:
+                    self.run.remove()
+                raise
             return self.finish()
 
     def find_position(self) -> None:
@@ -100,6 +105,11 @@ class TrainingRun:
         found = checkpoints(self.run.checkpoints)
         if found:
             self.resume_from, self.position = found[-1], read_position(found[-1])
+            if self.position.images != len(self.images):
+                raise ArcvqError(
+                    f"{self.run.path}: began with {self.position.images:,} training images and now finds {len(self.images):,}: "
+                    "bring the data back, or choose another --out"
+                )
         if self.is_main:
             self.run.sweep()
             self.run.forget_after(self.position.step if found else -1)

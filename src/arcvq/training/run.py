@@ -33,15 +33,15 @@ class RunFolder:
         self.training = self.path / "training.json"
         self.lock = self.path / "lock"
 
-    def open(self, system: System) -> None:
-        """Make the folder for this system, or make sure that the one there was made for exactly it."""
+    def open(self, system: System) -> bool:
+        """Make the folder for this system (True), or make sure that the one there was made for exactly it (False)."""
         if self.config.is_file():
             difference = next(_differences(to_dict(self.system()), to_dict(system)), None)
             if difference:
                 raise ArcvqError(
                     f"{self.path}: holds a run of another configuration: {difference}; choose another --out"
                 )
-            return
+            return False
         try:
             if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
                 raise ArcvqError(f"{self.path}: exists and is not a run: choose another --out")
@@ -50,6 +50,10 @@ class RunFolder:
             raise cannot_write(self.path, error) from None
         text = yaml.safe_dump(_plain(to_dict(system)), sort_keys=False, allow_unicode=True)
         write_bytes(self.config, text.encode())
+        return True
+
+    def remove(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
