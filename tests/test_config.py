@@ -250,3 +250,9 @@ def test_the_nearest_names_come_first_and_all_of_them_when_none_is_near() -> Non
     assert nearest("scal", ["scale", "margin"]) == ": did you mean scale?"
     assert nearest("xyz", ["scale", "margin"]) == ": expected one of margin, scale"
     assert nearest("xyz", []) == ""
+
+
+def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "twice.yaml").write_text("training: {steps: 2}\nsystem: vq-vae\ntraining: {steps: 3}\n")
+    with pytest.raises(ArcvqError, match="the key 'training' stands twice, the second time in line 3"):
+        read_yaml(tmp_path / "twice.yaml")

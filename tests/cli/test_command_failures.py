@@ -158,7 +158,7 @@ def test_a_damaged_model_is_named(refused: Callable[..., str], trained_run: Path
 def test_an_image_that_is_missing_or_damaged_is_named(
     command: str, refused: Callable[..., str], images: Path, tmp_path: Path
 ) -> None:
-    out = ["--out", tmp_path / "out"]
+    out = ["--out", tmp_path / "out.npz"]
     assert f"{images / 'none.png'}: no such image" in refused(command, "tiny", images / "none.png", *out)
     torn = images / "image-2.png"
     torn.write_bytes(torn.read_bytes()[:120])
@@ -215,11 +215,31 @@ def test_a_place_that_cannot_be_written_is_named(
     refused: Callable[..., str], images: Path, tokens: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
-    under = tmp_path / "file" / "out"
+    under = tmp_path / "file" / "out.npz"
     for command, source in (("encode", images), ("reconstruct", images), ("decode", tokens)):
         assert refused(command, "tiny", source, "--out", under).startswith(f"arcvq: {under}: cannot be written")
     assert refused("demo", "--out", under, "--steps", "1").startswith(f"arcvq: {under}")
-    assert "is a folder; expected the name of a file" in refused("encode", "tiny", images, "--out", images)
+    assert "a token file's name ends in .npz" in refused("encode", "tiny", images, "--out", images)
+
+
+def test_the_images_that_are_read_are_never_written_over(
+    refused: Callable[..., str], arcvq: Callable[..., Any], images: Path, tmp_path: Path
+) -> None:
+    before = {path: path.read_bytes() for path in images.iterdir()}
+    for source in (images, images / "image-1.png"):
+        assert "would be overwritten: choose another --out" in refused("reconstruct", "tiny", source, "--out", images)
+    refused("encode", "tiny", images / "image-1.png", "--out", images / "image-1.png")
+    assert {path: path.read_bytes() for path in images.iterdir()} == before
+    assert arcvq("reconstruct", "tiny", images, "--out", tmp_path / "elsewhere").code == 0
+
+
+def test_what_the_first_step_refuses_leaves_the_place_free(
+    refused: Callable[..., str], arcvq: Callable[..., Any], tiny_settings: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    command = ["train", "sample/arcvq-vae", *tiny_settings(), "--quiet", "--out", tmp_path / "run"]
+    assert "top_k is 100000" in refused(*command, "--quantizer.arc.top_k=100000")
+    assert not (tmp_path / "run").exists()
+    assert arcvq(*command).code == 0
 
 
 def test_a_full_disk_is_named_and_leaves_nothing(
@@ -267,7 +287,10 @@ def test_a_start_that_fails_leaves_no_folder_behind(
 
 
 def test_a_result_file_that_is_a_folder_is_refused_before_the_work(refused: Callable[..., str], images: Path) -> None:
-    assert "is a folder; expected the name of a file" in refused("encode", "tiny", images, "--out", ".")
+    (images.parent / "folder.npz").mkdir()
+    assert "is a folder; expected the name of a file" in refused(
+        "encode", "tiny", images, "--out", images.parent / "folder.npz"
+    )
     assert "is a folder; expected the name of a file" in refused("evaluate", "tiny", "--data", "sample", "--json", ".")
 
 

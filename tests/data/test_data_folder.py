@@ -17,13 +17,17 @@ def levels(images: Images) -> list[int]:
     return images.gather(torch.arange(len(images)))[:, 0, 0, 0].tolist()
 
 
-def test_every_twentieth_file_is_held_out(tmp_path: Path) -> None:
-    for index in range(45):
-        flat_image(tmp_path / f"{index:02d}.png", index)
+def test_about_one_file_in_twenty_is_held_out_and_stays_so(tmp_path: Path) -> None:
+    for index in range(200):
+        flat_image(tmp_path / f"{index:03d}.png", index)
     train = load_images(f"folder:{tmp_path}", split="train")
     test = load_images(f"folder:{tmp_path}", split="test")
-    assert levels(test) == [19, 39]
-    assert sorted(levels(train) + levels(test)) == list(range(45))
+    assert 4 <= len(test) <= 20
+    assert sorted(levels(train) + levels(test)) == list(range(200))
+    for index in range(200, 220):  # new files, sorted before the old ones
+        flat_image(tmp_path / f"!{index}.png", index)
+    later = load_images(f"folder:{tmp_path}", split="test")
+    assert [level for level in levels(later) if level < 200] == levels(test)
     assert train.name == f"folder:{tmp_path}"
     assert train.labels is None
 

@@ -283,3 +283,19 @@ def test_two_runs_of_one_seed_are_the_same_and_of_two_seeds_are_not(tmp_path: Pa
     assert_same_run(tmp_path / "one", tmp_path / "same")
     with pytest.raises(AssertionError):
         assert_same_tensors(*(tmp_path / run / "model" / "model.safetensors" for run in ("one", "other")))
+
+
+def test_a_run_does_not_go_on_with_other_data(
+    tmp_path: Path, tiny_system: MakeSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system, load = tiny_system("vq-vae"), training_loop.load_data
+    with pytest.raises(Stopped):
+        train(system, tmp_path / "run", quiet=True, stop_after=2)
+
+    def fewer(*arguments: Any) -> Any:
+        images, test = load(*arguments)
+        return type(images)(images.name, images.pixels[:-1]), test
+
+    monkeypatch.setattr(training_loop, "load_data", fewer)
+    with pytest.raises(ArcvqError, match="began with 64 training images and now finds 63"):
+        train(system, tmp_path / "run", quiet=True)
