@@ -107,7 +107,9 @@ def build_parser() -> argparse.ArgumentParser:
         "train a tokenizer; a run that is already there goes on",
         "  arcvq train sample/arcvq-vae --out runs/first\n"
         "  arcvq train cifar10/arcvq-vae --training.seed 2 --quantizer.arc.scale 20 --out runs/scale-20\n"
-        "  arcvq train my.yaml --dry-run",
+        "  arcvq train my.yaml --dry-run\n\n"
+        "Every setting can be given by its dotted name: --data.*, --tokenizer.*, --quantizer.*, --objective.*, --training.*;\n"
+        "--dry-run prints them all with their values.",
         takes_settings=True,
     )
     sub.add_argument("preset", metavar="PRESET", help="a preset's name (arcvq presets), or a YAML file")
