@@ -29,7 +29,10 @@ def growth_figure(document: dict[str, Any]) -> Figure:
         axes[0][column].legend(fontsize=8, frameon=False)
         for axis, label in ((axes[0][column], "milliseconds"), (axes[1][column], "extra memory, MiB")):
             axis.set(xscale="log", yscale="log", xlabel="codes K", ylabel=label)
-            axis.grid(alpha=0.3, which="both", linewidth=0.5)
+            ticks = sorted({row["codes"] for row in chosen})
+            axis.set_xticks(ticks, [f"{tick:,}" for tick in ticks], fontsize=8)
+            axis.minorticks_off()
+            axis.grid(alpha=0.3, linewidth=0.5)
     figure.suptitle(f"{document['device']}, N = {tokens:,} tokens of width {width}", fontsize=12)
     return figure
 
