@@ -64,8 +64,6 @@ class Quantizer(nn.Module):
     """
 
     Config: ClassVar[type[QuantizerConfig]] = QuantizerConfig
-    # False for quantizers whose training output is drawn at random: `decode(tokens)` then differs from `quantized`.
-    deterministic: ClassVar[bool] = True
 
     codebook: Tensor  # (K, code_dim)
     step: Tensor

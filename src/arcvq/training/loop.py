@@ -235,7 +235,7 @@ class TrainingRun:
         return self.position.step / self.batches_per_epoch
 
     def log(self, outputs: list[Quantized], terms: dict[str, Tensor]) -> None:
-        """The only place, beside looking and saving, where the host reads what the device computed."""
+        """Here the host reads what the device computed (else only when looking and saving, and an eager quantizer's check for NaN)."""
         stats = outputs[-1].stats
         values = {**terms, "loss": torch.stack(list(terms.values())).sum()}
         values |= {
