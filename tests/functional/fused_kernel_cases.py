@@ -76,19 +76,38 @@ def test_zero_rows_and_tokens_all_alike() -> None:
     torch.testing.assert_close(losses[1], losses[0])
 
 
-def test_the_tokens_are_split_among_programs_without_losing_any(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tokens_are_split_among_programs_without_losing_any() -> None:
     latents, codebook = case(1500, 3, 8)
-    latents, codebook = functional.unit(latents), functional.unit(codebook)
-    parts = kernels.statistics(latents, codebook, None, 10.0, 4)
-    assert parts[0].shape[1] > 1
-    monkeypatch.setattr(kernels, "PROGRAMS", 1)
-    whole = kernels.statistics(latents, codebook, None, 10.0, 4)
-    assert whole[0].shape[1] == 1
-    merged = functional.arc_merge(
-        [functional.ArcStatistics(*part) for part in zip(*(each.unbind(1) for each in parts))], 10.0
-    )
-    torch.testing.assert_close(merged.top_cosines, whole[0][:, 0].sort(dim=1, descending=True).values)
-    torch.testing.assert_close(merged.negatives, whole[2][:, 0])
+    norms = kernels.inverse_norms(latents, 0.0), kernels.inverse_norms(codebook, 0.0)
+    whole = kernels.statistics(latents, codebook, *norms, None, 10.0, 4, splits=1)
+    parts = kernels.statistics(latents, codebook, *norms, None, 10.0, 4, splits=7)
+    torch.testing.assert_close(parts, whole)
+
+
+@pytest.mark.parametrize("splits", [1, 5])
+@pytest.mark.parametrize("metric", functional.METRICS)
+def test_the_filter_and_the_split_of_the_codes_change_no_token(metric: functional.Metric, splits: int) -> None:
+    latents, codebook = case(90, 2000, 8)
+    codebook[1500:] = codebook[:500]  # ties between parts, too
+    keys, bias = functional.unit(codebook), None
+    if metric == "euclidean":
+        keys, bias = codebook, 0.5 * codebook.square().sum(1)
+    expected = functional.assign(latents, codebook, metric, "reference")
+    tiling = kernels.Tiling(16, 16, 4, filter=True)
+    assert torch.equal(kernels.assign(latents, keys, bias, tiling, splits), expected)
+
+
+def test_the_filter_errs_less_than_it_allows_for() -> None:
+    """On a GPU: TF32's largest error over many products, beside the bound that the search relies on."""
+    if DEVICE == "cpu":
+        pytest.skip("the interpreter multiplies in float32")
+    for width in (16, 64, 128):
+        latents, codebook = case(4096, 4096, width)
+        exact = functional.unit(latents.double()) @ functional.unit(codebook.double()).t()
+        torch.backends.cuda.matmul.fp32_precision = "tf32"
+        rough = functional.unit(latents) @ functional.unit(codebook).t()
+        torch.backends.cuda.matmul.fp32_precision = "ieee"
+        assert 1e-5 < float((rough - exact).abs().max()) < kernels._slack(width)
 
 
 def test_the_same_inputs_give_the_same_bits() -> None:
@@ -111,8 +130,38 @@ def test_no_tensor_of_the_score_matrix_s_size_is_made() -> None:
     assert largest < 600 * 400 * 4 / 4
 
 
-def test_the_operators_keep_pytorch_s_rules() -> None:
-    latents, codebook = (functional.unit(x) for x in case(40, 6, 5))
+@pytest.mark.parametrize("masked", [False, True])
+def test_the_operators_keep_pytorch_s_rules(masked: bool) -> None:
+    latents, codebook = case(40, 6, 5)
+    valid = (torch.arange(40, device=DEVICE) % 3 > 0) if masked else None
     leaf = latents.clone().requires_grad_()
-    opcheck(torch.ops.arcvq.assign.default, (latents, codebook, None, True))
-    opcheck(torch.ops.arcvq.arc_statistics.default, (leaf, codebook, None, 10.0, 3, True))
+    operators = torch.ops.arcvq
+    opcheck(operators.fused_assign.default, (latents, codebook, 0.5 * codebook.square().sum(1) if masked else None))
+    opcheck(operators.fused_statistics.default, (leaf, codebook, valid, 10.0, 3))
+    top_cosines, top_tokens, negatives = operators.fused_statistics(latents, codebook, valid, 10.0, 3)
+    slopes = torch.randn_like(top_cosines), torch.randn_like(negatives)
+    backward = (latents, codebook, valid, top_tokens, negatives, *slopes, 10.0)
+    opcheck(operators.fused_statistics_backward.default, backward)
+    learning = top_cosines.requires_grad_(), top_tokens, negatives.requires_grad_()
+    opcheck(operators.fused_finish.default, (*learning, 10.0, 0.1, 1e-3, masked))
+
+
+@pytest.mark.parametrize("monotone", [False, True])
+@pytest.mark.parametrize("scale", [10.0, 64.0])
+def test_the_finish_equals_the_reference(scale: float, monotone: bool) -> None:
+    generator = torch.Generator().manual_seed(3)
+    cosines = (2 * torch.rand(300, 3, generator=generator) - 1).to(DEVICE)
+    cosines[0], cosines[1] = 1.0, -1.0
+    tokens = torch.arange(900, device=DEVICE).view(300, 3)
+    cosines[2], tokens[2] = float("-inf"), -1  # a code that no token came to
+    cosines[3, 1:], tokens[3, 1:] = float("-inf"), -1
+    negatives = scale * (4 * torch.rand(300, generator=generator) - 2).to(DEVICE)
+    negatives[4] = float("-inf")
+    results = []
+    for backend in ("reference", "triton"):
+        leaves = cosines.clone().requires_grad_(), negatives.clone().requires_grad_()
+        statistics = functional.ArcStatistics(leaves[0], tokens, leaves[1])
+        loss = functional.arc_finish(statistics, scale=scale, margin=0.1, monotone=monotone, backend=backend)
+        loss.backward()
+        results.append((loss.detach(), *(torch.nan_to_num(leaf.grad) for leaf in leaves)))
+    torch.testing.assert_close(results[1], results[0], rtol=2e-5, atol=1e-7)

@@ -24,22 +24,22 @@ def test_matmul(learn: bool) -> None:
 
 @pytest.mark.parametrize("bias", [False, True])
 def test_assign_chunked(bias: bool, small_blocks: None) -> None:
-    opcheck(OPERATORS.assign.default, (rows(30), rows(5), torch.rand(5) if bias else None, False))
+    opcheck(OPERATORS.assign.default, (rows(30), rows(5), torch.rand(5) if bias else None))
 
 
 @pytest.mark.parametrize("learn", [False, True])
 @pytest.mark.parametrize("masked", [False, True])
 def test_arc_statistics_chunked(masked: bool, learn: bool, small_blocks: None) -> None:
     valid = mask(30) if masked else None
-    opcheck(OPERATORS.arc_statistics.default, (rows(30, learn), rows(5, learn), valid, 10.0, 3, False))
+    opcheck(OPERATORS.arc_statistics.default, (rows(30, learn), rows(5, learn), valid, 10.0, 3))
 
 
 @pytest.mark.parametrize("codes_learn", [False, True])
 def test_arc_statistics_chunked_backward(codes_learn: bool, small_blocks: None) -> None:
     latents, codes = rows(30), rows(5)
-    _, top_tokens, negatives = OPERATORS.arc_statistics(latents, codes, mask(30), 10.0, 3, False)
+    _, top_tokens, negatives = OPERATORS.arc_statistics(latents, codes, mask(30), 10.0, 3)
     gradients = torch.randn(5, 3), torch.randn(5)
-    arguments = (latents, codes, mask(30), top_tokens, negatives, *gradients, 10.0, codes_learn, False)
+    arguments = (latents, codes, mask(30), top_tokens, negatives, *gradients, 10.0, codes_learn)
     opcheck(OPERATORS.arc_statistics_backward.default, arguments)
 
 

@@ -33,43 +33,30 @@ def test_where_the_kernels_do_not_run_one_line_says_so(
         functional.assign(torch.zeros(3, 2, dtype=dtype), torch.zeros(4, 2, dtype=dtype), backend="triton")
 
 
-FLOATS, WHOLE = "*fp32", "*i64"
-SIGNATURES = {
-    "_assign_kernel": {"queries": FLOATS, "keys": FLOATS, "bias": FLOATS, "tokens": WHOLE},
-    "_statistics_kernel": {
-        "latents": FLOATS,
-        "codes": FLOATS,
-        "valid": "*i1",
-        "top_cosines": FLOATS,
-        "top_tokens": WHOLE,
-        "negatives": FLOATS,
-    },
-    "_backward_kernel": {
-        "latents": FLOATS,
-        "codes": FLOATS,
-        "valid": "*i1",
-        "top_tokens": WHOLE,
-        "negatives": FLOATS,
-        "grad_top": FLOATS,
-        "grad_negatives": FLOATS,
-        "grad_latents": FLOATS,
-    },
-}
+NUMBERS = {"slack", "scale", "floor", "cos_margin", "sin_margin", "smallest_sine"}
+POINTERS = {"tokens": "*i64", "top_tokens": "*i64", "part_tokens": "*i64", "tops": "*i32", "valid": "*i1"}
+COUNTS = {"width", "splits", "split_size"}
 CONSTANTS = {
-    "BIASED": True,
-    "MASKED": True,
+    **dict.fromkeys(("BIASED", "MASKED", "FILTER", "MONOTONE", "WHOLE"), True),
+    **dict.fromkeys(("QUERIES", "KEYS", "CODES", "TOKENS", "ROWS", "ENTRIES", "SPLITS"), 64),
     "TOP": 3,
     "SLOTS": 4,
-    "QUERIES": 64,
-    "KEYS": 64,
-    "CODES": 64,
-    "TOKENS": 64,
     "DEPTH": 16,
     "OUT": 16,
 }
+KERNELS = (
+    "_assign_kernel",
+    "_inverse_norm_kernel",
+    "_statistics_kernel",
+    "_merge_kernel",
+    "_finish_kernel",
+    "_pull_kernel",
+    "_backward_kernel",
+    "_project_kernel",
+)
 
 
-@pytest.mark.parametrize("name", SIGNATURES)
+@pytest.mark.parametrize("name", KERNELS)
 def test_the_kernels_compile_for_a_gpu_that_is_not_here(name: str) -> None:
     """To machine code for compute capability 9.0: the interpreter accepts more than the compiler does."""
     import triton
@@ -81,8 +68,12 @@ def test_the_kernels_compile_for_a_gpu_that_is_not_here(name: str) -> None:
     kernel = getattr(kernels, name)
     signature = {}
     for argument in kernel.arg_names:
-        kind = "constexpr" if argument in CONSTANTS else "fp32" if argument == "scale" else "i32"
-        signature[argument] = SIGNATURES[name].get(argument, kind)
+        if argument in CONSTANTS:
+            signature[argument] = "constexpr"
+        elif argument in COUNTS or argument.endswith("_count"):
+            signature[argument] = "i32"
+        else:
+            signature[argument] = "fp32" if argument in NUMBERS else POINTERS.get(argument, "*fp32")
     constants = {(i,): CONSTANTS[a] for i, a in enumerate(kernel.arg_names) if a in CONSTANTS}
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
     compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32))

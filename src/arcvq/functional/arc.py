@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from arcvq.errors import ArcvqError
+from arcvq.functional import fused
 from arcvq.functional.chunks import Backend, check_pair, choose_backend, token_blocks
 from arcvq.functional.precision import compute_dtype, ieee_matmul, matmul, without_autocast
 from arcvq.functional.similarity import unit
@@ -57,7 +58,7 @@ def arc_loss(
     statistics = arc_statistics(
         latents, codebook, scale=scale, top_k=top_k, backend=backend, stop_gradient=stop_gradient, valid=valid
     )
-    return arc_finish(statistics, scale=scale, margin=margin, monotone=monotone)
+    return arc_finish(statistics, scale=scale, margin=margin, monotone=monotone, backend=backend)
 
 
 def arc_statistics(
@@ -77,13 +78,15 @@ def arc_statistics(
         raise ArcvqError(f"scale must be positive, got {scale}")
     with without_autocast(latents):
         dtype = compute_dtype(latents)
-        unit_latents = unit(latents.to(dtype))
-        unit_codes = unit((codebook.detach() if stop_gradient else codebook).to(dtype))
+        codes = (codebook.detach() if stop_gradient else codebook).to(dtype)
         body = choose_backend(backend, latents)
+        if body == "triton" and not codes.requires_grad:  # the kernels serve the paper's case: only the latents learn
+            return ArcStatistics(*fused.statistics(latents, codes, valid, scale, top_k))
+        unit_latents, unit_codes = unit(latents.to(dtype)), unit(codes)
         if body == "reference":
             cosines = matmul(unit_codes, unit_latents.t())  # (K, N)
             return _statistics_of(cosines, valid, scale, top_k)
-        return ArcStatistics(*_statistics(unit_latents, unit_codes, valid, scale, top_k, body == "triton"))
+        return ArcStatistics(*_statistics(unit_latents, unit_codes, valid, scale, top_k))
 
 
 def arc_merge(shards: Sequence[ArcStatistics], scale: float) -> ArcStatistics:
@@ -96,8 +99,12 @@ def arc_merge(shards: Sequence[ArcStatistics], scale: float) -> ArcStatistics:
     return ArcStatistics(top_cosines, tokens.gather(1, kept), negatives)
 
 
-def arc_finish(statistics: ArcStatistics, *, scale: float, margin: float, monotone: bool = False) -> Tensor:
+def arc_finish(
+    statistics: ArcStatistics, *, scale: float, margin: float, monotone: bool = False, backend: Backend = "auto"
+) -> Tensor:
     """mean_j [log Σ_all − log Σ_top] = mean_j softplus(negatives_j − log Σ_top exp(s·cos(θ + m)))."""
+    if choose_backend(backend, statistics.negatives) == "triton":
+        return fused.finish(*statistics, scale, margin, SMALLEST_SINE, monotone)[0].mean()
     present = statistics.top_tokens >= 0
     cosines = torch.where(present, statistics.top_cosines, 0.0)
     logits = torch.where(present, scale * margin_cosine(cosines, margin, monotone), NEVER)
@@ -158,14 +165,8 @@ def _log_sum_exp(logits: Tensor) -> Tensor:
 
 @torch.library.custom_op("arcvq::arc_statistics", mutates_args=())
 def _statistics(
-    unit_latents: Tensor, unit_codes: Tensor, valid: Tensor | None, scale: float, top_k: int, fused: bool
+    unit_latents: Tensor, unit_codes: Tensor, valid: Tensor | None, scale: float, top_k: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    if fused:
-        from arcvq.functional import kernels
-
-        parts = kernels.statistics(unit_latents, unit_codes, valid, scale, top_k)
-        whole = arc_merge([ArcStatistics(*part) for part in zip(*(each.unbind(1) for each in parts))], scale)
-        return whole.top_cosines, whole.top_tokens, whole.negatives
     codes = unit_codes.shape[0]
     running = ArcStatistics(
         unit_codes.new_full((codes, top_k), NEVER),
@@ -183,7 +184,7 @@ def _statistics(
 
 @_statistics.register_fake
 def _(
-    unit_latents: Tensor, unit_codes: Tensor, valid: Tensor | None, scale: float, top_k: int, fused: bool
+    unit_latents: Tensor, unit_codes: Tensor, valid: Tensor | None, scale: float, top_k: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     codes = unit_codes.shape[0]
     return (
@@ -204,14 +205,8 @@ def _statistics_backward(
     grad_negatives: Tensor,
     scale: float,
     codes_learn: bool,
-    fused: bool,
 ) -> tuple[Tensor, Tensor]:
     grad_codes = torch.zeros_like(unit_codes)
-    if fused and not codes_learn:  # the fused body serves the paper's case, in which only the latents learn
-        from arcvq.functional import kernels
-
-        statistics = (top_tokens, negatives, grad_top, grad_negatives)
-        return kernels.statistics_backward(unit_latents, unit_codes, valid, *statistics, scale), grad_codes
     grad_latents = torch.zeros_like(unit_latents)
     pull = (scale * grad_negatives).unsqueeze(1)  # (K, 1)
     with ieee_matmul(unit_latents):
@@ -239,7 +234,7 @@ def _(unit_latents: Tensor, unit_codes: Tensor, *_: Any) -> tuple[Tensor, Tensor
 
 
 def _setup(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
-    unit_latents, unit_codes, valid, ctx.scale, _, ctx.fused = inputs
+    unit_latents, unit_codes, valid, ctx.scale, _ = inputs
     _, top_tokens, negatives = output
     ctx.mark_non_differentiable(top_tokens)
     ctx.save_for_backward(unit_latents, unit_codes, valid, top_tokens, negatives)
@@ -247,9 +242,9 @@ def _setup(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
 
 def _gradient(ctx, grad_top: Tensor, _: Tensor, grad_negatives: Tensor):  # type: ignore[no-untyped-def]
     codes_learn = ctx.needs_input_grad[1]
-    grads = (grad_top, grad_negatives, ctx.scale, codes_learn, ctx.fused)
+    grads = (grad_top, grad_negatives, ctx.scale, codes_learn)
     grad_latents, grad_codes = _statistics_backward(*ctx.saved_tensors, *grads)
-    return grad_latents, grad_codes if codes_learn else None, None, None, None, None
+    return grad_latents, grad_codes if codes_learn else None, None, None, None
 
 
 _statistics.register_autograd(_gradient, setup_context=_setup)

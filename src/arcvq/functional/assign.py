@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from arcvq.functional import fused
 from arcvq.functional.chunks import Backend, check_pair, choose_backend, token_blocks
 from arcvq.functional.precision import compute_dtype, ieee_matmul, matmul, without_autocast
-from arcvq.functional.similarity import Metric, check_metric, search_operands
+from arcvq.functional.similarity import Metric, check_metric, half_square, search_operands, unit
 
 
 @torch.no_grad()
@@ -22,20 +23,20 @@ def assign(latents: Tensor, codebook: Tensor, metric: Metric = "cosine", backend
     check_metric(metric)
     dtype = compute_dtype(latents)
     with without_autocast(latents):
-        queries, keys, bias = search_operands(latents.detach().to(dtype), codebook.detach().to(dtype), metric)
+        latents, codebook = latents.detach(), codebook.detach().to(dtype)
         body = choose_backend(backend, latents)
+        if body == "triton":  # a query's length does not change which unit code is nearest: it is left as it is
+            keys = unit(codebook) if metric == "cosine" else codebook
+            return fused.assign(latents, keys, None if metric == "cosine" else half_square(codebook))
+        queries, keys, bias = search_operands(latents.to(dtype), codebook, metric)
         if body == "reference":
             scores = matmul(queries, keys.t())  # (N, K)
             return (scores if bias is None else scores - bias).argmax(dim=1)
-        return _assign(queries, keys, bias, body == "triton")
+        return _assign(queries, keys, bias)
 
 
 @torch.library.custom_op("arcvq::assign", mutates_args=())
-def _assign(queries: Tensor, keys: Tensor, bias: Tensor | None, fused: bool) -> Tensor:
-    if fused:
-        from arcvq.functional import kernels
-
-        return kernels.assign(queries, keys, bias)
+def _assign(queries: Tensor, keys: Tensor, bias: Tensor | None) -> Tensor:
     tokens = torch.empty(queries.shape[0], dtype=torch.int64, device=queries.device)
     with ieee_matmul(queries):
         for block in token_blocks(queries, keys):
@@ -47,7 +48,7 @@ def _assign(queries: Tensor, keys: Tensor, bias: Tensor | None, fused: bool) -> 
 
 
 @_assign.register_fake
-def _(queries: Tensor, keys: Tensor, bias: Tensor | None, fused: bool) -> Tensor:
+def _(queries: Tensor, keys: Tensor, bias: Tensor | None) -> Tensor:
     return torch.empty(queries.shape[0], dtype=torch.int64, device=queries.device)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Iterator
 from typing import Literal
@@ -16,6 +17,7 @@ BACKENDS: tuple[Backend, ...] = ("auto", "reference", "chunked", "triton")
 
 # Elements of the score block held at once. A CPU wants it near its caches, a GPU wants few launches.
 ELEMENTS = {"cpu": 2**21, "cuda": 2**25}
+HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
 def check_backend(backend: str) -> None:
@@ -24,16 +26,25 @@ def check_backend(backend: str) -> None:
 
 
 def choose_backend(backend: Backend, latents: Tensor) -> Literal["reference", "chunked", "triton"]:
-    """`auto` is the chunked body; while exporting it is the reference, whose plain operators any runtime knows."""
+    """`auto` is the fused body on an NVIDIA GPU (Ampere or newer), the chunked one elsewhere, and while exporting the reference,
+    whose plain operators any runtime knows.
+    """
     check_backend(backend)
     if backend == "auto":
-        return "reference" if torch.compiler.is_exporting() else "chunked"
+        if torch.compiler.is_exporting():
+            return "reference"
+        return "triton" if latents.is_cuda and latents.dtype != torch.float64 and _fits(latents.device) else "chunked"
     if backend == "triton":
         if latents.dtype == torch.float64:
             raise ArcvqError("backend triton computes in float32: use chunked for float64")
         if not latents.is_cuda and os.environ.get("TRITON_INTERPRET") != "1":
             raise ArcvqError(f"backend triton needs CUDA tensors, got {latents.device}: use auto or chunked")
     return backend
+
+
+def _fits(device: torch.device) -> bool:
+    """The kernels want Triton and tensor cores that know TF32."""
+    return HAS_TRITON and torch.version.cuda is not None and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def token_blocks(latents: Tensor, codes: Tensor) -> Iterator[slice]:

@@ -35,4 +35,9 @@ def search_operands(latents: Tensor, codebook: Tensor, metric: Metric) -> tuple[
     """
     if metric == "cosine":
         return unit(latents), unit(codebook), None
-    return latents, codebook, 0.5 * codebook.square().sum(-1)
+    return latents, codebook, half_square(codebook)
+
+
+def half_square(codebook: Tensor) -> Tensor:
+    """½‖e_j‖² of each code: (K,)."""
+    return 0.5 * codebook.square().sum(-1)

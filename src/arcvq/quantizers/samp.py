@@ -160,7 +160,7 @@ class Samp(nn.Module):
         if processes > 1:
             shards = [ArcStatistics(*parts) for parts in zip(*(distributed.gather(part) for part in statistics))]
             statistics = arc_merge(shards, arc.scale)
-        return arc_finish(statistics, scale=arc.scale, margin=arc.margin, monotone=arc.monotone)
+        return arc_finish(statistics, scale=arc.scale, margin=arc.margin, monotone=arc.monotone, backend=self.backend)
 
     @torch.no_grad()
     def bound_(self, codebook: Tensor, step: Tensor) -> Tensor | None:
