@@ -15,6 +15,14 @@ def test_unit_range_and_round_trip() -> None:
     assert torch.equal(to_uint8(unit), LEVELS)
 
 
+def test_a_layout_changes_places_and_no_value() -> None:
+    for channels in (1, 3):
+        pixels = torch.randint(0, 256, (2, channels, 4, 6), dtype=torch.uint8)
+        images = to_unit(pixels, torch.channels_last)
+        assert torch.equal(images, to_unit(pixels))
+        assert images.stride() == (24 * channels, 1, 6 * channels, channels)
+
+
 def test_outside_the_range_is_clamped() -> None:
     assert to_uint8(torch.tensor([-3.0, 3.0])).tolist() == [0, 255]
 

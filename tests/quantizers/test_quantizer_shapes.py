@@ -80,6 +80,24 @@ def test_channel_last_is_channel_first_with_the_channel_moved() -> None:
     assert torch.equal(a.loss, b.loss)
 
 
+@pytest.mark.parametrize("masked", [False, True], ids=["whole", "masked"])
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
+def test_quantized_latents_lie_in_memory_as_the_latents_do(options: dict[str, Any], masked: bool) -> None:
+    quantizer = ArcVQ(12, 11, **options)
+    latents, mask = torch.randn(6, 12, 3, 5), torch.rand(6, 3, 5) > 0.4 if masked else None
+    outputs = []
+    for layout in (torch.contiguous_format, torch.channels_last):
+        leaf = latents.clone(memory_format=layout).requires_grad_()
+        out = quantizer(leaf, mask)
+        (out.quantized.square().sum() + out.loss).backward()
+        assert out.quantized.is_contiguous(memory_format=layout)
+        outputs.append((out.quantized, out.tokens, out.loss, leaf.grad))
+    for one, other in zip(*outputs):
+        torch.testing.assert_close(one, other)
+    if not options:  # rows are a view: nothing is copied on the way in
+        assert out.record.latents.data_ptr() == leaf.data_ptr() or masked
+
+
 def test_heads_share_one_codebook_over_equal_parts_of_a_vector() -> None:
     quantizer = VQ(6, 9, heads=3, start="normal")
     plain = VQ(2, 9, start="normal")

@@ -13,7 +13,7 @@ from arcvq import ArcvqError, Tokenizer
 from arcvq.systems import SYSTEMS, StageConfig, System, TrainingConfig
 from arcvq.training import train
 from arcvq.training.loop import TrainingRun
-from arcvq.training.optimization import set_learning_rate
+from arcvq.training.optimization import learning_rate
 
 MakeSystem = Callable[..., System]
 
@@ -105,12 +105,7 @@ def test_epochs_and_steps_are_two_ways_to_say_a_length(tmp_path: Path, tiny_syst
 
 
 def rates(training: TrainingConfig, stage: StageConfig, steps: int) -> list[float]:
-    optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
-    found = []
-    for step in range(steps):
-        set_learning_rate(optimizer, stage, training, step, steps)
-        found.append(optimizer.param_groups[0]["lr"])
-    return found
+    return [learning_rate(stage, training, step, steps) for step in range(steps)]
 
 
 def test_the_learning_rate_follows_its_schedule() -> None:
@@ -134,7 +129,7 @@ def seen_batches(run: TrainingRun) -> list[torch.Tensor]:
     """Every batch of a training, without training."""
     found = []
     for batch in run.stage_batches():
-        found.append(batch)
+        found.append(run.read(batch))
         run.position.stage_step += 1
     return found
 

@@ -48,7 +48,10 @@ def batch_indices(
         raise ArcvqError(f"rank is {rank} of {world}; it must be from 0 to {world - 1}")
     if not 0 <= start <= count:
         raise ArcvqError(f"start is {start}, but the epoch has {count} batches; it must be from 0 to {count}")
-    order = epoch_order(length, seed, epoch).to(device)  # one copy per epoch
+    order = epoch_order(length, seed, epoch)
+    if torch.device(device).type == "cuda":
+        order = order.pin_memory()  # so that the copy, one per epoch, waits for nothing
+    order = order.to(device, non_blocking=True)
     for batch in range(start, count):
         first = batch * batch_size
         size = min(batch_size, length - first)

@@ -10,11 +10,11 @@ from arcvq.errors import ArcvqError
 Rounding = Literal["round", "floor"]
 
 
-def to_unit(pixels: Tensor) -> Tensor:
-    """uint8 in 0..255 to float32 in [-1, 1]."""
+def to_unit(pixels: Tensor, layout: torch.memory_format = torch.preserve_format) -> Tensor:
+    """uint8 in 0..255 to float32 in [-1, 1], as the pixels lie in memory or in another layout."""
     if pixels.dtype != torch.uint8:
         raise ArcvqError(f"to_unit takes uint8 pixels, but got {pixels.dtype}; 8-bit images come from load_images")
-    return pixels.to(torch.float32) / 127.5 - 1.0
+    return pixels.to(torch.float32, memory_format=layout) / 127.5 - 1.0
 
 
 def to_uint8(images: Tensor, rounding: Rounding = "round") -> Tensor:

@@ -37,6 +37,6 @@ class Reconstruction:
     def __call__(self, reconstruction: Tensor, images: Tensor) -> Tensor:
         difference = reconstruction.float() - images.float()
         error = difference.square() if self.config.reconstruction == "mse" else difference.abs()
-        count = torch.tensor(images.shape[0], device=images.device)
+        count = torch.full((), images.shape[0], device=images.device)
         mean = error.sum() / max(1, error.numel())
         return mean / self.divisor * distributed.shard_weight(count)

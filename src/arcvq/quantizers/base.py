@@ -64,6 +64,7 @@ class Quantizer(nn.Module):
     """
 
     Config: ClassVar[type[QuantizerConfig]] = QuantizerConfig
+    capturable: ClassVar[bool] = True  # False: forward or upkeep reads the host, so no CUDA graph can hold a step
 
     codebook: Tensor  # (K, code_dim)
     step: Tensor
@@ -119,6 +120,7 @@ class Quantizer(nn.Module):
         At masked-out positions `tokens` is −1, `quantized` is 0, and no loss or statistic sees them.
         """
         rows = self._rows(latents)  # (B, *spatial, D)
+        in_rows = rows.is_contiguous()
         if mask is not None:
             self._check_mask(mask, rows)
             rows = torch.where(mask.unsqueeze(-1), rows, 0.0)
@@ -134,7 +136,8 @@ class Quantizer(nn.Module):
         if valid is not None:
             tokens = torch.where(valid, tokens, -1)
         grid = tokens.reshape(*positions, self.config.heads)
-        quantized = self._assemble(codes.reshape(*positions, self.config.heads * self.code_dim), mask).to(latents.dtype)
+        codes = codes.reshape(*positions, self.config.heads * self.code_dim)
+        quantized = self._assemble(codes, mask, in_rows).to(latents.dtype)
         stats["nonfinite"] = nonfinite
         output = Quantized(
             quantized=quantized,
@@ -231,13 +234,18 @@ class Quantizer(nn.Module):
         """(B, *spatial, dim) → (N, code_dim)."""
         return _through(self.project_in, rows).reshape(-1, self.code_dim)
 
-    def _assemble(self, codes: Tensor, mask: Tensor | None) -> Tensor:
-        """(B, *spatial, heads · code_dim) → out through the projection, padding zeroed, in the layer's layout."""
+    def _assemble(self, codes: Tensor, mask: Tensor | None, in_rows: bool = False) -> Tensor:
+        """(B, *spatial, heads · code_dim) → out through the projection, padding zeroed, in the layer's layout.
+
+        `in_rows`: each position's vector in one piece, as channels-last latents lie.
+        """
         rows = _through(self.project_out, codes)
         if mask is not None:
             rows = torch.where(mask.unsqueeze(-1), rows, 0.0)
-        # Contiguous, as an encoder's output is: a decoder then meets the memory layout it would meet without us.
-        return rows if self.config.channel_last else rows.movedim(-1, 1).contiguous()
+        if self.config.channel_last:
+            return rows
+        # In memory as the encoder's output lies: a decoder then meets the layout it would meet without us.
+        return rows.movedim(-1, 1) if in_rows else rows.movedim(-1, 1).contiguous()
 
     def _check_mask(self, mask: Tensor, rows: Tensor) -> None:
         if mask.dtype != torch.bool or mask.shape != rows.shape[:-1]:

@@ -58,6 +58,8 @@ class TrainingConfig:
     gradient_clip      largest global norm of the gradient; none by default
     precision          fp32, bf16 or fp16 for the trunk; the quantizer is float32 in all of them
     compile            torch.compile the model
+    capture            the whole step as a CUDA graph, launched as one: auto (wherever that can be), always (or an error that
+                       says why not), never
     device             auto (what Accelerate finds), or cpu
     evaluations        how often the test set is looked at along the way, beside a few early looks at log-spaced steps
     evaluation_images  how many of its images
@@ -79,6 +81,7 @@ class TrainingConfig:
     gradient_clip: float | None = None
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     compile: bool = False
+    capture: Literal["auto", "always", "never"] = "auto"
     device: Literal["auto", "cpu"] = "auto"
     seed: int = 1
     evaluations: int = 20

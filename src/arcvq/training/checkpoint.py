@@ -103,7 +103,10 @@ def _split_optimizer(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str,
                 tensors[f"{index}.{name}"] = value
             else:
                 plain[f"{index}.{name}"] = value
-    groups = [{k: v for k, v in group.items() if not isinstance(v, Tensor)} for group in state["param_groups"]]
+    groups = [
+        {name: value.item() if isinstance(value, Tensor) else value for name, value in group.items()}
+        for group in state["param_groups"]
+    ]
     return tensors, {"state": plain, "param_groups": groups}
 
 
@@ -112,4 +115,13 @@ def _join_optimizer(optimizer: Optimizer, tensors: dict[str, Tensor], plain: dic
     for key, value in [*tensors.items(), *plain["state"].items()]:
         index, name = key.split(".", 1)
         state.setdefault(int(index), {})[name] = value
+    # Whether the step is captured is this run's affair, not the checkpoint's.
+    own = [{name: v for name, v in group.items() if name in ("lr", "capturable")} for group in optimizer.param_groups]
     optimizer.load_state_dict({"state": state, "param_groups": plain["param_groups"]})
+    for group, kept in zip(optimizer.param_groups, own):
+        group.update(kept)
+    for parameter, entries in optimizer.state.items():
+        for name, value in entries.items():
+            if isinstance(value, Tensor) and value.shape == parameter.shape:
+                # In memory as its parameter lies: a fused optimizer insists.
+                entries[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,14 @@ from accelerate.utils import gather_object
 from torch import Tensor
 
 from arcvq import distributed
-from arcvq.data import Images, batch_count, batches, load_images, to_unit
+from arcvq.data import Images, InMemoryImages, batch_count, batch_indices, batches, load_images, to_unit
 from arcvq.errors import ArcvqError, Stopped
 from arcvq.objectives import Reconstruction
-from arcvq.quantizers import VQ, Quantized
+from arcvq.quantizers import VQ
 from arcvq.storage import write_json
 from arcvq.systems import System, TrainingConfig
 from arcvq.tokenizers import Tokenizer
+from arcvq.training.capture import Captured, captures
 from arcvq.training.checkpoint import (
     Position,
     checkpoints,
@@ -34,8 +35,9 @@ from arcvq.training.environment import device_name, library_versions
 from arcvq.training.interruption import stop_signals
 from arcvq.training.monitor import Monitor
 from arcvq.training.observe import observe, save_codebook
-from arcvq.training.optimization import check_stages, make_optimizer, set_learning_rate
+from arcvq.training.optimization import check_stages, learning_rate, make_optimizer, set_learning_rate
 from arcvq.training.run import RunFolder
+from arcvq.training.step import Outcome, Step, image_layout
 
 KMEANS_IMAGES = 2048
 AGREE_EVERY = 10
@@ -60,6 +62,9 @@ class TrainingRun:
 
         # On what: small sets live on the device, so that the loop never waits for them.
         self.images, self.test_images = load_data(system, self.accelerator.device)
+        self.resident = isinstance(self.images, InMemoryImages)
+        # What `stage_batches` hands out → uint8 (b, C, H, W).
+        self.read: Callable[[Tensor], Tensor] = self.images.gather if self.resident else _unchanged
         self.batches_per_epoch = batch_count(len(self.images), system.data.batch_size)
         self.stages = self.training.plan()
         self.stage_steps = self.training.stage_steps(self.batches_per_epoch)
@@ -71,7 +76,11 @@ class TrainingRun:
         tokenizer = system.build_tokenizer(self.images.channels, size, self.total_steps)
         tokenizer.check_size(*size)
         check_stages(tokenizer, self.stages)
-        self.tokenizer = tokenizer.to(self.accelerator.device).train()
+        device = self.accelerator.device
+        self.captures = captures(
+            self.training, device, self.accelerator.num_processes, self.images, tokenizer.quantizer
+        )
+        self.tokenizer = tokenizer.to(device).to(memory_format=image_layout(device)).train()
         variance = 1.0 if system.objective.normalise == "none" else self.images.pixel_variance()
         self.objective = Reconstruction(system.objective, variance)
 
@@ -83,6 +92,8 @@ class TrainingRun:
         self.position = Position(images=len(self.images))
         self.resume_from: Path | None = None
         self.began = 0.0
+        self.take: Callable[..., Outcome] | None = None
+        self.rate: float | None = None
 
     def go(self, stop_after: int | None = None) -> Tokenizer:
         if self.run.training.is_file():
@@ -127,9 +138,9 @@ class TrainingRun:
         while self.position.stage < len(self.stages):
             self.begin_stage()
             for batch in self.stage_batches():
-                outputs, terms = self.step(batch)
+                outcome = self.step(batch)
                 if self.position.step % self.training.log_every == 0 or self.position.step == self.total_steps:
-                    self.log(outputs, terms)
+                    self.log(outcome)
                 elif self.position.step % 10 == 0:
                     self.monitor.show(self.position.step)
                 if self.position.step in looks:
@@ -145,8 +156,9 @@ class TrainingRun:
     def begin_stage(self) -> None:
         """An optimizer for what this stage trains; after an interruption, as it was left."""
         stage = self.stages[self.position.stage]
+        self.take = self.rate = None  # an earlier stage's graphs go first, then what they point to
         self.accelerator.free_memory()  # an earlier stage's optimizer must not be unscaled or asked about skipped steps
-        self.optimizer = make_optimizer(self.tokenizer, stage, self.training)
+        self.optimizer = make_optimizer(self.tokenizer, stage, self.training, captured=self.captures)
         if self.training.compile:
             # Two shapes, full batches and the last: a graph each. With one channel, contiguous and channels-last strides look
             # alike, and torch 2.11's layout pass was seen to guess wrong: grey images do without it.
@@ -157,69 +169,61 @@ class TrainingRun:
             if self.accelerator.scaler is not None and scaler is not None:
                 self.accelerator.scaler.load_state_dict(scaler)
             self.resume_from = None
+        # Last: a graph knows tensors by their address.
+        step = Step(
+            self.accelerator,
+            self.model,
+            self.prepared,
+            self.objective,
+            self.tokenizer.quantizer,
+            self.read,
+            self.training.gradient_clip,
+        )
+        self.take = Captured(step, [self.tokenizer], [self.optimizer]) if self.captures else step
 
     def stage_batches(self) -> Iterator[Tensor]:
-        """This process's part of each global batch that the stage still has to see: uint8 (b, C, H, W)."""
+        """This process's part of each global batch that the stage still has to see: int64 (b,) of a set in memory, which `read`
+        looks up, or else uint8 (b, C, H, W)."""
         while (left := self.stage_steps[self.position.stage] - self.position.stage_step) > 0:
             epoch, start = divmod(self.position.stage_step, self.batches_per_epoch)
-            for i, batch in enumerate(
-                batches(
-                    self.images,
-                    self.system.data.batch_size,
-                    seed=self.training.seed + 1_000_003 * self.position.stage,
-                    epoch=epoch,
-                    start=start,
-                    rank=self.accelerator.process_index,
-                    world=self.accelerator.num_processes,
-                    device=self.accelerator.device,
-                )
-            ):
+            walk: dict[str, Any] = {
+                "seed": self.training.seed + 1_000_003 * self.position.stage,
+                "epoch": epoch,
+                "start": start,
+                "rank": self.accelerator.process_index,
+                "world": self.accelerator.num_processes,
+                "device": self.accelerator.device,
+            }
+            size = self.system.data.batch_size
+            found = (
+                batch_indices(len(self.images), size, **walk) if self.resident else batches(self.images, size, **walk)
+            )
+            for i, batch in enumerate(found):
                 if i == left:
                     return
                 yield batch
 
-    def step(self, batch: Tensor) -> tuple[list[Quantized], dict[str, Tensor]]:
-        """One optimizer step on one global batch, in micro-batches; returns the outputs and the batch's loss terms."""
+    def step(self, batch: Tensor) -> Outcome:
+        """One optimizer step on one global batch. What it tells is to be read before the next."""
+        assert self.take is not None
         stage, steps = self.stages[self.position.stage], self.stage_steps[self.position.stage]
-        set_learning_rate(self.optimizer, stage, self.training, self.position.stage_step, steps)
-        outputs: list[Quantized] = []
-        totals: dict[str, Tensor] = {}
-        shares = self.micro_batch_shares()
-        for i, (part, share) in enumerate(zip(batch.tensor_split(len(shares)), shares)):
-            with nullcontext() if i == len(shares) - 1 else self.accelerator.no_sync(self.model):
-                images = to_unit(part)  # (b, C, H, W) in [-1, 1]
-                reconstruction, quantized = self.model(images)
-                losses = {"reconstruction": self.objective(reconstruction, images), **quantized.losses}
-                self.accelerator.backward(share * torch.stack(list(losses.values())).sum())
-            outputs.append(quantized)
-            for name, term in losses.items():
-                totals[name] = totals.get(name, 0.0) + share * term.detach()
-        if self.training.gradient_clip is not None:
-            self.accelerator.clip_grad_norm_(self.tokenizer.parameters(), self.training.gradient_clip)
-        self.prepared.step()
-        if not self.prepared.step_was_skipped:
-            self.upkeep(outputs)
-        self.prepared.zero_grad()
+        rate = learning_rate(stage, self.training, self.position.stage_step, steps)
+        if rate != self.rate:
+            set_learning_rate(self.optimizer, rate)
+            self.rate = rate
+        outcome = self.take(batch, self.micro_batch_shares())
         self.position.step += 1
         self.position.stage_step += 1
-        return outputs, totals
+        return outcome
 
-    def upkeep(self, outputs: list[Quantized]) -> None:
-        """In a stage that does not train the codebook only time passes: restarts and bounds would move codes, too."""
-        quantizer = self.tokenizer.quantizer
-        if quantizer.codebook.requires_grad:
-            quantizer.after_step(*outputs)
-        else:
-            quantizer.step.add_(1)
-
-    def micro_batch_shares(self) -> list[float]:
+    def micro_batch_shares(self) -> tuple[float, ...]:
         """Each micro-batch's part of this step's global batch: as many, and the same, on every process."""
         batch_size, world = self.system.data.batch_size, self.accelerator.num_processes
         first = self.position.stage_step % self.batches_per_epoch * batch_size
         size = min(batch_size, len(self.images) - first)
         shards = [size * (rank + 1) // world - size * rank // world for rank in range(world)]
         count = min(self.training.accumulate, max(1, min(shards)))
-        return [sum(shard // count + (i < shard % count) for shard in shards) / size for i in range(count)]
+        return tuple(sum(shard // count + (i < shard % count) for shard in shards) / size for i in range(count))
 
     def signalled(self, received: list[int]) -> bool:
         """Several processes agree on it, every few steps: they must all save after the same one."""
@@ -234,9 +238,9 @@ class TrainingRun:
     def epoch(self) -> float:
         return self.position.step / self.batches_per_epoch
 
-    def log(self, outputs: list[Quantized], terms: dict[str, Tensor]) -> None:
+    def log(self, outcome: Outcome) -> None:
         """Here the host reads what the device computed (else only when looking and saving, and an eager quantizer's check for NaN)."""
-        stats = outputs[-1].stats
+        terms, stats = outcome
         values = {**terms, "loss": torch.stack(list(terms.values())).sum()}
         values |= {
             name: stats[name] for name in ("perplexity", "arc_weight", "arc_loss", "ball_radius") if name in stats
@@ -249,11 +253,10 @@ class TrainingRun:
                 f"training diverged before step {self.position.step}: the latents are not finite; lower the learning rate"
             )
         speed = self.monitor.images_per_second(self.position.step * self.system.data.batch_size)
-        rate = self.optimizer.param_groups[0]["lr"]
         self.monitor.train(
             self.position.step,
             self.epoch,
-            {**dict(zip(names, numbers)), "learning_rate": float(rate), "images_per_second": speed},
+            {**dict(zip(names, numbers)), "learning_rate": self.rate, "images_per_second": speed},
         )
 
     def look(self) -> None:
@@ -315,7 +318,8 @@ class TrainingRun:
 
 
 def make_accelerator(training: TrainingConfig) -> Accelerator:
-    AcceleratorState._reset_state()  # a second training in one process may want another precision
+    # A second training in one process may want another precision or, where there is but one process, another device.
+    AcceleratorState._reset_state(reset_partial_state=distributed.world_size() == 1)
     precision = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}[training.precision]
     # Said out loud: without it, processes that find no GPU would each train alone, all into one folder.
     cpu = training.device == "cpu" or not torch.accelerator.is_available()
@@ -344,3 +348,7 @@ def evaluation_steps(total: int, evaluations: int) -> set[int]:
     """Evenly spaced, and log-spaced before the first of those: a codebook lives or dies in its first steps."""
     even = {round(total * i / evaluations) for i in range(1, evaluations + 1)} if evaluations else {total}
     return even | {2**i for i in range(total.bit_length()) if 2**i < min(even)}
+
+
+def _unchanged(batch: Tensor) -> Tensor:
+    return batch

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 from torch.optim import Optimizer
 
 from arcvq.errors import ArcvqError
@@ -24,8 +25,10 @@ def check_stages(tokenizer: Tokenizer, stages: Sequence[StageConfig]) -> None:
                 )
 
 
-def make_optimizer(tokenizer: Tokenizer, stage: StageConfig, training: TrainingConfig) -> Optimizer:
-    """Adam over what the stage trains; everything else is frozen."""
+def make_optimizer(
+    tokenizer: Tokenizer, stage: StageConfig, training: TrainingConfig, *, captured: bool = False
+) -> Optimizer:
+    """Adam over what the stage trains; everything else is frozen. Captured, it finds its learning rate on the device."""
     learning = []
     for name, parameter in tokenizer.named_parameters():
         parameter.requires_grad_(not stage.train or any(_belongs(name, prefix) for prefix in stage.train))
@@ -35,16 +38,15 @@ def make_optimizer(tokenizer: Tokenizer, stage: StageConfig, training: TrainingC
     first, second = training.betas
     return torch.optim.AdamW(
         learning,
-        lr=stage.learning_rate,
+        lr=torch.tensor(stage.learning_rate, device=tokenizer.device) if captured else stage.learning_rate,
         betas=(first, second),
         weight_decay=training.weight_decay,
         fused=True,
+        capturable=captured,
     )
 
 
-def set_learning_rate(
-    optimizer: Optimizer, stage: StageConfig, training: TrainingConfig, step: int, steps: int
-) -> None:
+def learning_rate(stage: StageConfig, training: TrainingConfig, step: int, steps: int) -> float:
     """A function of the step alone: nothing to save, nothing to restore."""
     assert stage.learning_rate is not None
     rate = stage.learning_rate
@@ -53,8 +55,16 @@ def set_learning_rate(
         rate *= floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * step / steps))
     if step < training.warmup_steps:
         rate *= (step + 1) / training.warmup_steps
+    return rate
+
+
+def set_learning_rate(optimizer: Optimizer, rate: float) -> None:
+    """A captured optimizer's rate is a tensor, and stays the same one."""
     for group in optimizer.param_groups:
-        group["lr"] = rate
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
 
 
 def _belongs(name: str, prefix: str) -> bool:

@@ -1,0 +1,75 @@
+"""One optimizer step as a function of its batch: the device's work and nothing else, to be called or captured alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from accelerate import Accelerator
+from accelerate.optimizer import AcceleratedOptimizer
+from torch import Tensor, nn
+
+from arcvq.data import to_unit
+from arcvq.quantizers import Quantized, Quantizer
+
+
+class Outcome(NamedTuple):
+    """What a step tells: scalars on the device, free of the graph they came from."""
+
+    terms: dict[str, Tensor]  # the batch's loss terms by name, weighted
+    stats: dict[str, Tensor]  # the quantizer's, of the last micro-batch
+
+
+@dataclass(frozen=True)
+class Step:
+    """`step(batch)`: pixels, model, losses, gradients, optimizer, upkeep. Leaves no gradient behind.
+
+    read       a batch as the loop hands it out → uint8 (b, C, H, W) on the device
+    model      images in [-1, 1] → reconstruction, Quantized
+    optimizer  as Accelerate prepared it
+    """
+
+    accelerator: Accelerator
+    model: nn.Module
+    optimizer: AcceleratedOptimizer
+    objective: Callable[[Tensor, Tensor], Tensor]
+    quantizer: Quantizer
+    read: Callable[[Tensor], Tensor]
+    gradient_clip: float | None = None
+
+    def __call__(self, batch: Tensor, shares: Sequence[float] = (1.0,)) -> Outcome:
+        """`shares`: one micro-batch each, as much of the global batch as it says."""
+        outputs: list[Quantized] = []
+        terms: dict[str, Tensor] = {}
+        layout = image_layout(self.accelerator.device)
+        for i, (part, share) in enumerate(zip(self.read(batch).tensor_split(len(shares)), shares)):
+            with nullcontext() if i == len(shares) - 1 else self.accelerator.no_sync(self.model):
+                images = to_unit(part, layout)  # (b, C, H, W) in [-1, 1]
+                reconstruction, quantized = self.model(images)
+                losses = {"reconstruction": self.objective(reconstruction, images), **quantized.losses}
+                self.accelerator.backward(share * torch.stack(list(losses.values())).sum())
+            outputs.append(quantized)
+            for name, term in losses.items():
+                terms[name] = terms.get(name, 0.0) + share * term.detach()
+        if self.gradient_clip is not None:
+            self.accelerator.clip_grad_norm_(self.model.parameters(), self.gradient_clip)
+        self.optimizer.step()
+        if not self.optimizer.step_was_skipped:
+            self.upkeep(outputs)
+        self.optimizer.zero_grad()
+        return Outcome(terms, {name: value.detach() for name, value in outputs[-1].stats.items()})
+
+    def upkeep(self, outputs: Sequence[Quantized]) -> None:
+        """In a stage that does not train the codebook only time passes: restarts and bounds would move codes, too."""
+        if self.quantizer.codebook.requires_grad:
+            self.quantizer.after_step(*outputs)
+        else:
+            self.quantizer.step.add_(1)
+
+
+def image_layout(device: torch.device) -> torch.memory_format:
+    """How images, and the weights that meet them, lie in memory: a GPU's convolutions want the channels last."""
+    return torch.channels_last if device.type == "cuda" else torch.preserve_format
