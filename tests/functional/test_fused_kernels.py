@@ -33,20 +33,27 @@ def test_where_the_kernels_do_not_run_one_line_says_so(
         functional.assign(torch.zeros(3, 2, dtype=dtype), torch.zeros(4, 2, dtype=dtype), backend="triton")
 
 
-NUMBERS = {"slack", "scale", "floor", "cos_margin", "sin_margin", "smallest_sine"}
-POINTERS = {"tokens": "*i64", "top_tokens": "*i64", "part_tokens": "*i64", "tops": "*i32", "valid": "*i1"}
+NUMBERS = {"slack", "scale", "floor", "length", "bound", "room", "shrink", "cos_margin", "sin_margin", "smallest_sine"}
 COUNTS = {"width", "splits", "split_size"}
+LONG, SHORT, HALF = "*i64", "*i32", "*fp16"
+POINTERS = {
+    **dict.fromkeys(("high", "low", "q_high_ptr", "q_low_ptr", "k_high_ptr", "k_low_ptr"), HALF),
+    **dict.fromkeys(("z_high_ptr", "z_low_ptr", "c_high_ptr", "c_low_ptr"), HALF),
+    **dict.fromkeys(("part_tokens", "tops"), SHORT),
+    **dict.fromkeys(("tokens", "top_tokens"), LONG),
+    "valid": "*i1",
+}
 CONSTANTS = {
-    **dict.fromkeys(("BIASED", "MASKED", "FILTER", "MONOTONE", "WHOLE"), True),
+    **dict.fromkeys(("BIASED", "MASKED", "MEASURED", "MONOTONE", "TOGETHER"), True),
     **dict.fromkeys(("QUERIES", "KEYS", "CODES", "TOKENS", "ROWS", "ENTRIES", "SPLITS"), 64),
+    **dict.fromkeys(("DEPTH", "PIECE", "OUT"), 16),
     "TOP": 3,
     "SLOTS": 4,
-    "DEPTH": 16,
-    "OUT": 16,
 }
 KERNELS = (
-    "_assign_kernel",
-    "_inverse_norm_kernel",
+    "_split_kernel",
+    "_search_kernel",
+    "_settle_kernel",
     "_statistics_kernel",
     "_merge_kernel",
     "_finish_kernel",

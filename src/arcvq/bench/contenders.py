@@ -65,13 +65,11 @@ def plain_assign(latents: Tensor, codes: Tensor) -> Tensor:
 
 def plain_arc_loss(latents: Tensor, codes: Tensor) -> Tensor:
     cosines = F.normalize(codes, dim=1).detach() @ F.normalize(latents, dim=1).t()  # (K, N)
-    angles = torch.acos(cosines.clamp(-1 + 1e-7, 1 - 1e-7))
-    top = cosines.topk(TOP_K, dim=1).indices
-    logits = SCALE * cosines
-    logits = logits.scatter(1, top, SCALE * torch.cos(angles.gather(1, top) + MARGIN))
-    positives = torch.zeros_like(logits, dtype=torch.bool).scatter(1, top, True)
-    exponentials = logits.exp()
-    return -((exponentials * positives).sum(1) / exponentials.sum(1)).log().mean()
+    top = cosines.topk(TOP_K, dim=1)
+    angles = torch.acos(top.values.clamp(-1 + 1e-7, 1 - 1e-7))
+    positives = SCALE * torch.cos(angles + MARGIN)
+    logits = (SCALE * cosines).scatter(1, top.indices, positives)
+    return (torch.logsumexp(logits, dim=1) - torch.logsumexp(positives, dim=1)).mean()
 
 
 # ---- how each is run ---------------------------------------------------------------------------------------------------------

@@ -55,6 +55,10 @@ def arc_loss(
         raise ArcvqError(
             f"top_k is {top_k} but there are only {latents.shape[0]} latents: lower top_k or enlarge the batch"
         )
+    if choose_backend(backend, latents) == "triton" and (stop_gradient or not codebook.requires_grad):
+        _check_settings(scale, top_k)
+        codes = codebook.detach().to(torch.float32)
+        return fused.arc_loss(latents, codes, valid, scale, margin, top_k, SMALLEST_SINE, monotone)
     statistics = arc_statistics(
         latents, codebook, scale=scale, top_k=top_k, backend=backend, stop_gradient=stop_gradient, valid=valid
     )
@@ -72,10 +76,7 @@ def arc_statistics(
     valid: Tensor | None = None,
 ) -> ArcStatistics:
     """One shard's part. The shard may have fewer than top_k tokens, even none."""
-    if top_k < 1:
-        raise ArcvqError(f"top_k must be at least 1, got {top_k}")
-    if scale <= 0:
-        raise ArcvqError(f"scale must be positive, got {scale}")
+    _check_settings(scale, top_k)
     with without_autocast(latents):
         dtype = compute_dtype(latents)
         codes = (codebook.detach() if stop_gradient else codebook).to(dtype)
@@ -87,6 +88,13 @@ def arc_statistics(
             cosines = matmul(unit_codes, unit_latents.t())  # (K, N)
             return _statistics_of(cosines, valid, scale, top_k)
         return ArcStatistics(*_statistics(unit_latents, unit_codes, valid, scale, top_k))
+
+
+def _check_settings(scale: float, top_k: int) -> None:
+    if top_k < 1:
+        raise ArcvqError(f"top_k must be at least 1, got {top_k}")
+    if scale <= 0:
+        raise ArcvqError(f"scale must be positive, got {scale}")
 
 
 def arc_merge(shards: Sequence[ArcStatistics], scale: float) -> ArcStatistics:
@@ -104,7 +112,7 @@ def arc_finish(
 ) -> Tensor:
     """mean_j [log Σ_all − log Σ_top] = mean_j softplus(negatives_j − log Σ_top exp(s·cos(θ + m)))."""
     if choose_backend(backend, statistics.negatives) == "triton":
-        return fused.finish(*statistics, scale, margin, SMALLEST_SINE, monotone)[0].mean()
+        return fused.finish(statistics, scale, margin, SMALLEST_SINE, monotone)
     present = statistics.top_tokens >= 0
     cosines = torch.where(present, statistics.top_cosines, 0.0)
     logits = torch.where(present, scale * margin_cosine(cosines, margin, monotone), NEVER)

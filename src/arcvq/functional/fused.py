@@ -1,46 +1,198 @@
-"""The Triton kernels as PyTorch operators: they go through torch.compile, CUDA graphs and DDP.
+"""The Triton kernels for autograd: as PyTorch operators where a graph is traced, and called directly where not.
 
-Triton is imported by the first call, not with arcvq: it is slow to import, and absent on some platforms.
+Triton is imported by the first call, not with arcvq: it is slow to import, and absent on some platforms. The direct way is
+there because an operator's own overhead is longer than a kernel of small size.
 """
 
 from __future__ import annotations
+
+import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from arcvq.functional.similarity import NO_DIRECTION
+from arcvq.functional.tilings import padded_width
 
 Triple = tuple[Tensor, Tensor, Tensor]
+Loss = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
-@torch.library.custom_op("arcvq::fused_assign", mutates_args=())
 def assign(queries: Tensor, keys: Tensor, bias: Tensor | None) -> Tensor:
-    """As `arcvq::assign`; queries may be float32, bfloat16 or float16 and are read as they are."""
+    """argmax_j (q·k_j − bias_j) for each row: (N,) int64; queries may be float32, bfloat16 or float16."""
+    return _assign_operator(queries, keys, bias) if torch.compiler.is_compiling() else _assign(queries, keys, bias)
+
+
+def statistics(latents: Tensor, codes: Tensor, valid: Tensor | None, scale: float, top_k: int) -> Triple:
+    """Per-code statistics of latents and codes of any length: the cosines are taken inside. Only the latents learn."""
+    return _statistics_operator(latents, codes, valid, scale, top_k)
+
+
+def finish(statistics: Triple, scale: float, margin: float, smallest_sine: float, monotone: bool) -> Tensor:
+    """The mean of the codes' losses."""
+    return _finish_operator(*statistics, scale, margin, smallest_sine, monotone)[0].mean()
+
+
+def arc_loss(
+    latents: Tensor,
+    codes: Tensor,
+    valid: Tensor | None,
+    scale: float,
+    margin: float,
+    top_k: int,
+    smallest_sine: float,
+    monotone: bool,
+) -> Tensor:
+    """Statistics and finish in one, for a batch that is all here."""
+    arguments = (latents, codes, valid, scale, margin, top_k, smallest_sine, monotone)
+    return _loss_operator(*arguments)[0] if torch.compiler.is_compiling() else _Loss.apply(*arguments)
+
+
+# ---- search ------------------------------------------------------------------------------------------------------------
+
+
+def _assign(queries: Tensor, keys: Tensor, bias: Tensor | None) -> Tensor:
     from arcvq.functional import kernels
 
-    return kernels.assign(queries.contiguous(), keys.contiguous(), bias)
+    return kernels.assign(queries, keys, bias)
 
 
-@assign.register_fake
+_assign_operator = torch.library.custom_op("arcvq::fused_assign", _assign, mutates_args=())
+
+
+@_assign_operator.register_fake
 def _(queries: Tensor, keys: Tensor, bias: Tensor | None) -> Tensor:
     return torch.empty(queries.shape[0], dtype=torch.int64, device=queries.device)
 
 
-@torch.library.custom_op("arcvq::fused_statistics", mutates_args=())
-def statistics(latents: Tensor, codes: Tensor, valid: Tensor | None, scale: float, top_k: int) -> Triple:
-    """Statistics of latents and codes of any length: the cosines are taken inside. Only the latents learn."""
+# ---- the whole loss ------------------------------------------------------------------------------------------------------
+
+
+def _forward(
+    latents: Tensor,
+    codes: Tensor,
+    valid: Tensor | None,
+    scale: float,
+    margin: float,
+    top_k: int,
+    smallest_sine: float,
+    monotone: bool,
+) -> Loss:
+    """The loss, and what its backward needs."""
     from arcvq.functional import kernels
 
-    return kernels.statistics(*_with_norms(latents, codes), valid, scale, top_k)
+    z, c = kernels.split_rows(latents, NO_DIRECTION), kernels.split_rows(codes, NO_DIRECTION)
+    top_cosines, top_tokens, negatives = kernels.statistics(z, c, valid, scale, top_k)
+    statistics = (top_cosines, top_tokens, negatives)
+    losses, slope_top, slope_negatives = kernels.finish(*statistics, scale, margin, smallest_sine, monotone)
+    kept = (top_tokens, negatives, slope_top, slope_negatives)
+    return (losses.mean(), *kept, z.high, z.low, z.inverse, c.high, c.low)
 
 
-@statistics.register_fake
+def _backward(
+    grad: Tensor,
+    latents: Tensor,
+    valid: Tensor | None,
+    top_tokens: Tensor,
+    negatives: Tensor,
+    slope_top: Tensor,
+    slope_negatives: Tensor,
+    z_high: Tensor,
+    z_low: Tensor,
+    z_inverse: Tensor,
+    c_high: Tensor,
+    c_low: Tensor,
+    scale: float,
+    margin: float,
+    smallest_sine: float,
+) -> Tensor:
+    from arcvq.functional import kernels
+
+    z = kernels.Rows(z_high, z_low, z_inverse, latents.shape[1])
+    c = kernels.Rows(c_high, c_low, z_inverse, latents.shape[1])
+    steepest = scale * max(1.0, math.cos(margin) + math.sin(margin) / smallest_sine)
+    statistics = (top_tokens, negatives, slope_top, slope_negatives)
+    upstream = (grad / negatives.shape[0], steepest)
+    return kernels.statistics_backward(latents.contiguous(), z, c, valid, *statistics, scale, upstream)
+
+
+class _Loss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> Tensor:
+        loss, *rest = _forward(*arguments)
+        latents, _, valid, ctx.scale, ctx.margin, _, ctx.smallest_sine, _ = arguments
+        ctx.save_for_backward(latents, valid, *rest)
+        return loss
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *grads: Any) -> Any:
+        gradient = _backward(*grads, *ctx.saved_tensors, ctx.scale, ctx.margin, ctx.smallest_sine)  # type: ignore[call-arg]
+        return gradient, *(None,) * 7
+
+
+_loss_operator = torch.library.custom_op("arcvq::fused_arc_loss", _forward, mutates_args=())
+_loss_backward_operator = torch.library.custom_op("arcvq::fused_arc_loss_backward", _backward, mutates_args=())
+
+
+@_loss_operator.register_fake
+def _(latents: Tensor, codes: Tensor, valid: Tensor | None, scale: float, margin: float, top_k: int, *_: Any) -> Loss:
+    count, depth = codes.shape[0], padded_width(codes.shape[1])
+    top_cosines, top_tokens, negatives = _like_statistics(codes, top_k)
+    halves = [latents.new_empty(n, depth, dtype=torch.float16) for n in (latents.shape[0], count)]
+    return (
+        latents.new_empty((), dtype=torch.float32),
+        top_tokens,
+        negatives,
+        top_cosines,
+        torch.empty_like(negatives),
+        halves[0],
+        torch.empty_like(halves[0]),
+        latents.new_empty(latents.shape[0], dtype=torch.float32),
+        halves[1],
+        torch.empty_like(halves[1]),
+    )
+
+
+@_loss_backward_operator.register_fake
+def _(grad: Tensor, latents: Tensor, *_: Any) -> Tensor:
+    return torch.empty_like(latents, memory_format=torch.contiguous_format)
+
+
+def _loss_setup(ctx: Any, inputs: Any, output: Any) -> None:
+    latents, _, valid, ctx.scale, ctx.margin, _, ctx.smallest_sine, _ = inputs
+    _, *rest = output
+    ctx.mark_non_differentiable(*rest)
+    ctx.save_for_backward(latents, valid, *rest)
+
+
+def _loss_gradient(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+    gradient = _loss_backward_operator(grad, *ctx.saved_tensors, ctx.scale, ctx.margin, ctx.smallest_sine)
+    return gradient, *(None,) * 7
+
+
+_loss_operator.register_autograd(_loss_gradient, setup_context=_loss_setup)
+
+
+# ---- its two halves, between which several processes merge ---------------------------------------------------------------
+
+
+@torch.library.custom_op("arcvq::fused_statistics", mutates_args=())
+def _statistics_operator(latents: Tensor, codes: Tensor, valid: Tensor | None, scale: float, top_k: int) -> Triple:
+    from arcvq.functional import kernels
+
+    rows = kernels.split_rows(latents, NO_DIRECTION), kernels.split_rows(codes, NO_DIRECTION)
+    return kernels.statistics(*rows, valid, scale, top_k)
+
+
+@_statistics_operator.register_fake
 def _(latents: Tensor, codes: Tensor, valid: Tensor | None, scale: float, top_k: int) -> Triple:
     return _like_statistics(codes, top_k)
 
 
 @torch.library.custom_op("arcvq::fused_statistics_backward", mutates_args=())
-def statistics_backward(
+def _statistics_backward_operator(
     latents: Tensor,
     codes: Tensor,
     valid: Tensor | None,
@@ -52,17 +204,35 @@ def statistics_backward(
 ) -> Tensor:
     from arcvq.functional import kernels
 
+    rows = kernels.split_rows(latents, NO_DIRECTION), kernels.split_rows(codes, NO_DIRECTION)
     pulls = (top_tokens, negatives, grad_top.contiguous(), grad_negatives.contiguous())
-    return kernels.statistics_backward(*_with_norms(latents, codes), valid, *pulls, scale, NO_DIRECTION)
+    return kernels.statistics_backward(latents.contiguous(), *rows, valid, *pulls, scale)
 
 
-@statistics_backward.register_fake
-def _(latents: Tensor, *_) -> Tensor:  # type: ignore[no-untyped-def]
+@_statistics_backward_operator.register_fake
+def _(latents: Tensor, *_: Any) -> Tensor:
     return torch.empty_like(latents, memory_format=torch.contiguous_format)
 
 
+def _statistics_setup(ctx: Any, inputs: Any, output: Any) -> None:
+    latents, codes, valid, ctx.scale, _ = inputs
+    _, top_tokens, negatives = output
+    ctx.mark_non_differentiable(top_tokens)
+    ctx.save_for_backward(latents, codes, valid, top_tokens, negatives)
+
+
+def _statistics_gradient(
+    ctx: Any, grad_top: Tensor, _: Tensor, grad_negatives: Tensor
+) -> tuple[Tensor, None, None, None, None]:
+    gradient = _statistics_backward_operator(*ctx.saved_tensors, grad_top, grad_negatives, ctx.scale)
+    return gradient, None, None, None, None
+
+
+_statistics_operator.register_autograd(_statistics_gradient, setup_context=_statistics_setup)
+
+
 @torch.library.custom_op("arcvq::fused_finish", mutates_args=())
-def finish(
+def _finish_operator(
     top_cosines: Tensor,
     top_tokens: Tensor,
     negatives: Tensor,
@@ -71,23 +241,30 @@ def finish(
     smallest_sine: float,
     monotone: bool,
 ) -> Triple:
-    """Each code's loss and its two slopes, in one launch."""
+    """Each code's loss and its two slopes."""
     from arcvq.functional import kernels
 
     statistics = (top_cosines.contiguous(), top_tokens.contiguous(), negatives.contiguous())
     return kernels.finish(*statistics, scale, margin, smallest_sine, monotone)
 
 
-@finish.register_fake
-def _(top_cosines: Tensor, top_tokens: Tensor, negatives: Tensor, *_) -> Triple:  # type: ignore[no-untyped-def]
+@_finish_operator.register_fake
+def _(top_cosines: Tensor, top_tokens: Tensor, negatives: Tensor, *_: Any) -> Triple:
     return torch.empty_like(negatives), torch.empty_like(top_cosines), torch.empty_like(negatives)
 
 
-def _with_norms(latents: Tensor, codes: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    from arcvq.functional import kernels
+def _finish_setup(ctx: Any, inputs: Any, output: Any) -> None:
+    _, *slopes = output
+    ctx.mark_non_differentiable(*slopes)
+    ctx.save_for_backward(*slopes)
 
-    latents, codes = latents.contiguous(), codes.contiguous()
-    return latents, codes, kernels.inverse_norms(latents, NO_DIRECTION), kernels.inverse_norms(codes, NO_DIRECTION)
+
+def _finish_gradient(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+    slope_top, slope_negatives = ctx.saved_tensors
+    return grad.unsqueeze(1) * slope_top, None, grad * slope_negatives, None, None, None, None
+
+
+_finish_operator.register_autograd(_finish_gradient, setup_context=_finish_setup)
 
 
 def _like_statistics(codes: Tensor, top_k: int) -> Triple:
@@ -97,29 +274,3 @@ def _like_statistics(codes: Tensor, top_k: int) -> Triple:
         torch.empty(count, top_k, dtype=torch.int64, device=device),
         torch.empty(count, dtype=torch.float32, device=device),
     )
-
-
-def _statistics_setup(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
-    latents, codes, valid, ctx.scale, _ = inputs
-    _, top_tokens, negatives = output
-    ctx.mark_non_differentiable(top_tokens)
-    ctx.save_for_backward(latents, codes, valid, top_tokens, negatives)
-
-
-def _statistics_gradient(ctx, grad_top: Tensor, _: Tensor, grad_negatives: Tensor):  # type: ignore[no-untyped-def]
-    return statistics_backward(*ctx.saved_tensors, grad_top, grad_negatives, ctx.scale), None, None, None, None
-
-
-def _finish_setup(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
-    _, *slopes = output
-    ctx.mark_non_differentiable(*slopes)
-    ctx.save_for_backward(*slopes)
-
-
-def _finish_gradient(ctx, grad: Tensor, *_):  # type: ignore[no-untyped-def]
-    slope_top, slope_negatives = ctx.saved_tensors
-    return grad.unsqueeze(1) * slope_top, None, grad * slope_negatives, None, None, None, None
-
-
-statistics.register_autograd(_statistics_gradient, setup_context=_statistics_setup)
-finish.register_autograd(_finish_gradient, setup_context=_finish_setup)

@@ -3,9 +3,9 @@
 Every kernel is deterministic: no atomics, and each output element is written by one program in a fixed order. The
 interpreter (TRITON_INTERPRET=1) runs them on a CPU.
 
-Precision. The losses multiply on tensor cores in three parts: each float32 factor is split into two TF32 numbers and three of
-the four products are summed, which leaves about two bits less than float32. The search does not trust that: TF32 only tells
-it which tiles cannot hold a token's best code, by more than TF32 can err; the others are computed in float32, which decides.
+Precision. Rows are brought to a length that half precision holds well and split in two: x = high + low, 22 bits of it. Tensor
+cores multiply three of the four pairs and sum in float32, which errs about as much as float32 itself. The search does
+not leave it at that: a token whose best code leads by no more than the two can differ is searched again in float32.
 """
 
 from __future__ import annotations
@@ -18,66 +18,89 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-# Wider rows than this are multiplied in pieces, and always in ieee by the search: its bound would doubt most tokens.
-WIDEST = 128
-# Programs that keep every multiprocessor of a large GPU busy; the token axis is split until there are that many.
-PROGRAMS = 1024
+from arcvq.functional.tilings import Tiling, padded_width, tiling_for
+
+# The length of a row before it is split: its small elements stay above the smallest normal half, its products below the largest.
+LENGTH = 64.0
+# Programs that keep every multiprocessor of a large GPU busy: the axis that a kernel walks is split until there are that many.
+PROGRAMS = 528
 
 
 @dataclass(frozen=True)
-class Tiling:
-    """Rows that stay in a program, columns that stream past it, and how its threads are arranged."""
+class Rows:
+    """A matrix (n, width) as the kernels read it: `high + low = LENGTH · row · inverse`, padded to `depth` columns."""
 
-    rows: int
-    columns: int
-    warps: int
-    stages: int = 2
-    filter: bool = False  # the search only: TF32 passes over the tiles that cannot matter
+    high: Tensor  # (n, depth) float16
+    low: Tensor  # (n, depth) float16
+    inverse: (
+        Tensor  # (n,) float32: 1/‖row‖, or 1 for a row without a direction; 1/longest for all, when a length was given
+    )
+    width: int
+
+    @property
+    def count(self) -> int:
+        return self.high.shape[0]
+
+    @property
+    def depth(self) -> int:
+        return self.high.shape[1]
+
+
+# ---- pieces ----------------------------------------------------------------------------------------------------------
 
 
 @triton.jit
 def _rows(pointer, rows, row_count, depth, width):
-    """(rows, depth) of a row-major matrix, as float32; zeros beyond its edges."""
+    """(rows, depth) of a row-major matrix; zeros beyond its edges."""
     inside = (rows < row_count)[:, None] & (depth < width)[None, :]
-    return tl.load(pointer + rows[:, None].to(tl.int64) * width + depth[None, :], mask=inside, other=0.0).to(tl.float32)
+    return tl.load(pointer + rows[:, None].to(tl.int64) * width + depth[None, :], mask=inside, other=0.0)
 
 
 @triton.jit
 def _high(x):
-    """The part of a float32 that TF32 holds; what is left, x − high, is another TF32 number but for its last bits."""
+    """The eleven leading bits of a float32, which half precision holds."""
     return (x.to(tl.int32, bitcast=True) & -8192).to(tl.float32, bitcast=True)
 
 
 @triton.jit
-def _product(a_high, a_low, b):
-    """a @ bᵀ in three TF32 products, the small ones first."""
-    b = tl.trans(b)
-    b_high = _high(b)
-    scores = tl.dot(a_low, b_high, input_precision="tf32")
-    scores = tl.dot(a_high, b - b_high, scores, input_precision="tf32")
-    return tl.dot(a_high, b_high, scores, input_precision="tf32")
+def _products(a_high, a_low, b_high, b_low, total):
+    """total + a @ b, the small products first."""
+    total = tl.dot(a_low, b_high, total)
+    total = tl.dot(a_high, b_low, total)
+    return tl.dot(a_high, b_high, total)
 
 
 @triton.jit
-def _long_product(
-    a_ptr,
-    b_ptr,
+def _scores(
+    a_high_ptr,
+    a_low_ptr,
+    b_high_ptr,
+    b_low_ptr,
+    a_high,
+    a_low,
     rows,
     columns,
     row_count,
     column_count,
-    width,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
+    PIECE: tl.constexpr,
 ):
-    """The same of rows that are wider than DEPTH, in float32."""
+    """(ROWS, COLUMNS) products of split rows. A row of one piece is already here as `a_high`, `a_low`."""
     scores = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
-    for start in range(0, width, DEPTH):
-        depth = start + tl.arange(0, DEPTH)
-        a = _rows(a_ptr, rows, row_count, depth, width)
-        b = _rows(b_ptr, columns, column_count, depth, width)
-        scores = tl.dot(a, tl.trans(b), scores, input_precision="ieee")
+    if DEPTH == PIECE:
+        depth = tl.arange(0, PIECE)
+        b_high = _rows(b_high_ptr, columns, column_count, depth, DEPTH)
+        b_low = _rows(b_low_ptr, columns, column_count, depth, DEPTH)
+        return _products(a_high, a_low, tl.trans(b_high), tl.trans(b_low), scores)
+    for start in range(0, DEPTH, PIECE):
+        depth = start + tl.arange(0, PIECE)
+        piece_high = _rows(a_high_ptr, rows, row_count, depth, DEPTH)
+        piece_low = _rows(a_low_ptr, rows, row_count, depth, DEPTH)
+        b_high = _rows(b_high_ptr, columns, column_count, depth, DEPTH)
+        b_low = _rows(b_low_ptr, columns, column_count, depth, DEPTH)
+        scores = _products(piece_high, piece_low, tl.trans(b_high), tl.trans(b_low), scores)
     return scores
 
 
@@ -86,81 +109,6 @@ def _leftmost(scores, value, COLUMNS: tl.constexpr):
     """Where in each row its largest value is, the first place of several: (rows,) int32."""
     columns = tl.arange(0, COLUMNS)[None, :]
     return tl.min(tl.where(scores == value[:, None], columns, COLUMNS), axis=1)
-
-
-@triton.jit(do_not_specialize=["query_count", "key_count", "split_size"])
-def _assign_kernel(
-    queries,
-    keys,
-    bias,
-    reach,
-    best_scores,
-    tokens,
-    query_count,
-    key_count,
-    width,
-    split_size,
-    slack,
-    BIASED: tl.constexpr,
-    FILTER: tl.constexpr,
-    QUERIES: tl.constexpr,
-    KEYS: tl.constexpr,
-    DEPTH: tl.constexpr,
-    WHOLE: tl.constexpr,
-):
-    """For each query, of one part of the keys: the best score in float32 and its index, the lowest of a tie."""
-    rows = tl.program_id(0) * QUERIES + tl.arange(0, QUERIES)
-    split = tl.program_id(1)
-    q = _rows(queries, rows, query_count, tl.arange(0, DEPTH), width)
-    if FILTER:
-        # How far TF32 may be from float32: slack · ‖q‖·‖k‖ at most, and the rounding of a bias (½‖k‖²) twice.
-        tolerance = slack * tl.sqrt(tl.sum(q * q, axis=1))
-        if BIASED:
-            longest = tl.load(reach)
-            tolerance = tolerance * longest + longest * longest * 1.2e-7
-    best = tl.full((QUERIES,), float("-inf"), dtype=tl.float32)
-    index = tl.zeros((QUERIES,), dtype=tl.int32)
-    first = split * split_size
-    last = tl.minimum(first + split_size, key_count)
-    if FILTER:
-        k = _rows(keys, first + tl.arange(0, KEYS), last, tl.arange(0, DEPTH), width)
-    for start in range(first, last, KEYS):
-        columns = start + tl.arange(0, KEYS)
-        inside = columns < last
-        if BIASED:
-            offset = tl.where(inside, -tl.load(bias + columns, mask=inside, other=0.0), float("-inf"))
-        else:
-            offset = tl.where(inside, 0.0, float("-inf"))
-        promising = 1
-        if FILTER:
-            rough = tl.dot(q, tl.trans(k), input_precision="tf32") + offset[None, :]
-            k = _rows(keys, columns + KEYS, last, tl.arange(0, DEPTH), width)  # the next tile, on its way meanwhile
-            promising = tl.max((tl.max(rough, axis=1) + tolerance >= best).to(tl.int32), axis=0)
-        if promising > 0:
-            if WHOLE:
-                same = _rows(keys, columns, last, tl.arange(0, DEPTH), width)
-                scores = tl.dot(q, tl.trans(same), input_precision="ieee")
-            else:
-                scores = _long_product(queries, keys, rows, columns, query_count, last, width, QUERIES, KEYS, DEPTH)
-            scores += offset[None, :]
-            value = tl.max(scores, axis=1)
-            # A later tile must be strictly better: the lowest index of a tie wins.
-            index = tl.where(value > best, start + _leftmost(scores, value, KEYS), index)
-            best = tl.maximum(value, best)
-    place = split.to(tl.int64) * query_count + rows
-    tl.store(best_scores + place, best, mask=rows < query_count)
-    tl.store(tokens + place, index.to(tl.int64), mask=rows < query_count)
-
-
-@triton.jit(do_not_specialize=["row_count"])
-def _inverse_norm_kernel(matrix, inverse, row_count, width, floor, ROWS: tl.constexpr, DEPTH: tl.constexpr):
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    total = tl.zeros((ROWS,), dtype=tl.float32)
-    for start in range(0, width, DEPTH):
-        x = _rows(matrix, rows, row_count, start + tl.arange(0, DEPTH), width)
-        total += tl.sum(x * x, axis=1)
-    norm = tl.sqrt_rn(total)
-    tl.store(inverse + rows, tl.where(norm > floor, tl.div_rn(1.0, norm), 1.0), mask=rows < row_count)
 
 
 @triton.jit
@@ -176,41 +124,324 @@ def _logarithm(peak, total):
     return tl.where(some, (peak + tl.log2(tl.where(some, total, 1.0))) * 0.6931471805599453, float("-inf"))
 
 
+# ---- rows, split -------------------------------------------------------------------------------------------------------
+
+
+@triton.jit(do_not_specialize=["row_count"])
+def _split_kernel(
+    matrix,
+    longest,
+    high,
+    low,
+    inverse,
+    row_count,
+    width,
+    floor,
+    length,
+    TOGETHER: tl.constexpr,
+    ROWS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    PIECE: tl.constexpr,
+):
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    if TOGETHER:
+        norm = tl.load(longest) + tl.zeros((ROWS,), dtype=tl.float32)
+    else:
+        total = tl.zeros((ROWS,), dtype=tl.float32)
+        for start in range(0, DEPTH, PIECE):
+            x = _rows(matrix, rows, row_count, start + tl.arange(0, PIECE), width).to(tl.float32)
+            total += tl.sum(x * x, axis=1)
+        norm = tl.sqrt_rn(total)
+    factor = tl.where(norm > floor, tl.div_rn(1.0, tl.where(norm > floor, norm, 1.0)), 1.0)
+    tl.store(inverse + rows, factor, mask=rows < row_count)
+    for start in range(0, DEPTH, PIECE):
+        depth = start + tl.arange(0, PIECE)
+        x = _rows(matrix, rows, row_count, depth, width).to(tl.float32) * (factor * length)[:, None]
+        x_high = x.to(tl.float16)
+        place = rows[:, None].to(tl.int64) * DEPTH + depth[None, :]
+        tl.store(high + place, x_high, mask=(rows < row_count)[:, None])
+        tl.store(low + place, (x - x_high.to(tl.float32)).to(tl.float16), mask=(rows < row_count)[:, None])
+
+
+def split_rows(matrix: Tensor, floor: float, longest: Tensor | None = None) -> Rows:
+    """Each row at LENGTH, or with `longest` (a scalar tensor) the longest row at LENGTH and the others in proportion."""
+    matrix = matrix.contiguous()
+    count, width = matrix.shape
+    depth = padded_width(width)
+    high, low = (torch.empty(count, depth, dtype=torch.float16, device=matrix.device) for _ in range(2))
+    inverse = torch.empty(count, dtype=torch.float32, device=matrix.device)
+    if count:
+        _split_kernel[(triton.cdiv(count, 32),)](
+            matrix,
+            matrix if longest is None else longest,
+            high,
+            low,
+            inverse,
+            count,
+            width,
+            floor,
+            LENGTH,
+            TOGETHER=longest is not None,
+            ROWS=32,
+            DEPTH=depth,
+            PIECE=min(64, depth),
+        )
+    return Rows(high, low, inverse, width)
+
+
+# ---- search ------------------------------------------------------------------------------------------------------------
+
+
+@triton.jit(do_not_specialize=["query_count", "key_count", "split_size"])
+def _search_kernel(
+    q_high_ptr,
+    q_low_ptr,
+    q_inverse,
+    k_high_ptr,
+    k_low_ptr,
+    k_inverse,
+    bias,
+    best_scores,
+    tokens,
+    doubts,
+    query_count,
+    key_count,
+    split_size,
+    slack,
+    length,
+    BIASED: tl.constexpr,
+    QUERIES: tl.constexpr,
+    KEYS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    PIECE: tl.constexpr,
+):
+    """For each query, of one part of the keys: the best score, its index, and whether another comes too close to tell.
+
+    Scores are LENGTH² times too large, and without a bias those of unit queries: neither changes which is the best.
+    """
+    rows = tl.program_id(0) * QUERIES + tl.arange(0, QUERIES)
+    split = tl.program_id(1)
+    inside = rows < query_count
+    q_high = _rows(q_high_ptr, rows, query_count, tl.arange(0, PIECE), DEPTH)
+    q_low = _rows(q_low_ptr, rows, query_count, tl.arange(0, PIECE), DEPTH)
+    tolerance = tl.zeros((QUERIES,), dtype=tl.float32) + slack * length * length
+    if BIASED:
+        # (z·e_j − ½‖e_j‖²) · LENGTH² / (‖z‖ · longest): the bias shrinks by what the rows were divided by.
+        shrink = length * length * tl.load(q_inverse + rows, mask=inside, other=1.0) * tl.load(k_inverse)
+        tolerance += 1.2e-7 * shrink / (tl.load(k_inverse) * tl.load(k_inverse))
+    best = tl.full((QUERIES,), float("-inf"), dtype=tl.float32)
+    index = tl.zeros((QUERIES,), dtype=tl.int32)
+    doubt = tl.zeros((QUERIES,), dtype=tl.int32)
+    first = split * split_size
+    last = tl.minimum(first + split_size, key_count)
+    for start in range(first, last, KEYS):
+        columns = start + tl.arange(0, KEYS)
+        scores = _scores(
+            q_high_ptr,
+            q_low_ptr,
+            k_high_ptr,
+            k_low_ptr,
+            q_high,
+            q_low,
+            rows,
+            columns,
+            query_count,
+            last,
+            QUERIES,
+            KEYS,
+            DEPTH,
+            PIECE,
+        )
+        if BIASED:
+            scores -= shrink[:, None] * tl.load(bias + columns, mask=columns < last, other=0.0)[None, :]
+        scores = tl.where((columns < last)[None, :], scores, float("-inf"))
+        value = tl.max(scores, axis=1)
+        # Few tiles hold a new best once some have been seen: only those are looked at closely.
+        if tl.max((value >= best - tolerance).to(tl.int32), axis=0) > 0:
+            close = tl.sum((scores >= (value - tolerance)[:, None]).to(tl.int32), axis=1) > 1
+            doubt = tl.where(
+                value > best + tolerance, close.to(tl.int32), tl.where(value >= best - tolerance, 1, doubt)
+            )
+            # A later tile must be strictly better: the lowest index of a tie wins.
+            index = tl.where(value > best, start + _leftmost(scores, value, KEYS), index)
+            best = tl.maximum(value, best)
+    place = split.to(tl.int64) * query_count + rows
+    tl.store(best_scores + place, best, mask=inside)
+    tl.store(tokens + place, index, mask=inside)
+    # What is kept of the doubt is the score that another part's best has to beat clearly.
+    tl.store(doubts + place, tl.where(doubt > 0, float("inf"), tolerance), mask=inside)
+
+
+@triton.jit(do_not_specialize=["query_count", "key_count", "splits"])
+def _settle_kernel(
+    queries,
+    keys,
+    bias,
+    best_scores,
+    part_tokens,
+    doubts,
+    tokens,
+    query_count,
+    key_count,
+    width,
+    splits,
+    BIASED: tl.constexpr,
+    QUERIES: tl.constexpr,
+    KEYS: tl.constexpr,
+    DEPTH: tl.constexpr,
+):
+    """The best of the parts; a query in doubt is searched again in float32, by itself."""
+    first = tl.program_id(0) * QUERIES
+    rows = first + tl.arange(0, QUERIES)
+    inside = rows < query_count
+    best = tl.load(best_scores + rows, mask=inside, other=0.0)
+    index = tl.load(part_tokens + rows, mask=inside, other=0)
+    tolerance = tl.load(doubts + rows, mask=inside, other=0.0)
+    for split in range(1, splits):
+        place = split * query_count + rows
+        score = tl.load(best_scores + place, mask=inside, other=float("-inf"))
+        other = tl.load(doubts + place, mask=inside, other=0.0)
+        apart = tl.abs(score - best) > tl.where(other == float("inf"), 0.0, other)
+        winner = tl.where(score > best, other, tolerance)
+        tolerance = tl.where(apart, winner, float("inf"))
+        index = tl.where(score > best, tl.load(part_tokens + place, mask=inside, other=0), index)
+        best = tl.maximum(score, best)
+    tl.store(tokens + rows, index.to(tl.int64), mask=inside)
+    doubtful = (tolerance == float("inf")) & inside
+    if tl.max(doubtful.to(tl.int32), axis=0) > 0:
+        for i in range(QUERIES):
+            if tl.max(tl.where(tl.arange(0, QUERIES) == i, doubtful.to(tl.int32), 0), axis=0) > 0:
+                row = first + i
+                leading = float("-inf")
+                leader = row * 0
+                for start in range(0, key_count, KEYS):
+                    columns = start + tl.arange(0, KEYS)
+                    scores = tl.zeros((KEYS,), dtype=tl.float32)
+                    for piece in range(0, width, DEPTH):
+                        depth = piece + tl.arange(0, DEPTH)
+                        q = tl.load(queries + row.to(tl.int64) * width + depth, mask=depth < width, other=0.0)
+                        k = _rows(keys, columns, key_count, depth, width)
+                        scores += tl.sum(k * q.to(tl.float32)[None, :], axis=1)
+                    if BIASED:
+                        scores -= tl.load(bias + columns, mask=columns < key_count, other=0.0)
+                    scores = tl.where(columns < key_count, scores, float("-inf"))
+                    value = tl.max(scores, axis=0)
+                    at = tl.min(tl.where(scores == value, columns, key_count), axis=0)
+                    leader = tl.where(value > leading, at, leader)
+                    leading = tl.maximum(value, leading)
+                tl.store(tokens + row, leader.to(tl.int64))
+
+
+def assign(
+    queries: Tensor,
+    keys: Tensor,
+    bias: Tensor | None,
+    tiling: Tiling | None = None,
+    splits: int | None = None,
+) -> Tensor:
+    """argmax_j (q·k_j − bias_j) for each row: (N,) int64, ties to the lowest index. A bias is ½‖k‖²; without one ‖k‖ ≤ 1."""
+    (count, width), key_count = queries.shape, keys.shape[0]
+    tokens = torch.empty(count, dtype=torch.int64, device=queries.device)
+    if not count:
+        return tokens
+    queries, keys = queries.contiguous(), keys.contiguous()
+    # A query's length does not change which code is its nearest, only how it compares with a bias.
+    q = split_rows(queries, 0.0)
+    k = split_rows(keys, 0.0, torch.ones((), device=keys.device) if bias is None else (2 * bias.amax()).sqrt())
+    tiling = tiling or tiling_for("search", queries.device, key_count, q.depth)
+    splits, split_size = _split(key_count, tiling.columns, splits, triton.cdiv(count, tiling.rows), least=32)
+    scores, doubts = (torch.empty(splits, count, dtype=torch.float32, device=queries.device) for _ in range(2))
+    parts = torch.empty(splits, count, dtype=torch.int32, device=queries.device)
+    _search_kernel[(triton.cdiv(count, tiling.rows), splits)](
+        q.high,
+        q.low,
+        q.inverse,
+        k.high,
+        k.low,
+        k.inverse,
+        keys if bias is None else bias,
+        scores,
+        parts,
+        doubts,
+        count,
+        key_count,
+        split_size,
+        _slack(width),
+        LENGTH,
+        BIASED=bias is not None,
+        QUERIES=tiling.rows,
+        KEYS=tiling.columns,
+        DEPTH=q.depth,
+        PIECE=min(64, q.depth),
+        num_warps=tiling.warps,
+        num_stages=tiling.stages,
+    )
+    _settle_kernel[(triton.cdiv(count, 32),)](
+        queries,
+        keys,
+        keys if bias is None else bias,
+        scores,
+        parts,
+        doubts,
+        tokens,
+        count,
+        key_count,
+        width,
+        splits,
+        BIASED=bias is not None,
+        QUERIES=32,
+        KEYS=256,
+        DEPTH=min(16, triton.next_power_of_2(width)),
+    )
+    return tokens
+
+
+def _slack(width: int) -> float:
+    """By how much a best score must lead to be the best in float32, too, in units of ‖q‖·‖k‖: twice the sum of the errors.
+
+    Splitting: 2^-22 of each factor and the product left out, and the rounding of a row brought to length. Tensor cores: 2^-22
+    for each instruction, which sums sixteen products. The float32 sum it is compared with: 2^-24 for each product.
+    """
+    return 2 * (4 * 2**-22 + (3 * width / 16) * 2**-22 + width * 2**-24)
+
+
+# ---- per-code statistics -------------------------------------------------------------------------------------------------
+
+
 @triton.jit(do_not_specialize=["token_count", "code_count", "splits", "split_size"])
 def _statistics_kernel(
-    latents,
-    codes,
-    inverse_latents,
-    inverse_codes,
+    z_high_ptr,
+    z_low_ptr,
+    c_high_ptr,
+    c_low_ptr,
     valid,
     top_cosines,
     top_tokens,
     negatives,
     token_count,
     code_count,
-    width,
     splits,
     split_size,
     scale,
+    length,
     MASKED: tl.constexpr,
     TOP: tl.constexpr,
     SLOTS: tl.constexpr,
     CODES: tl.constexpr,
     TOKENS: tl.constexpr,
     DEPTH: tl.constexpr,
-    WHOLE: tl.constexpr,
+    PIECE: tl.constexpr,
 ):
     """For each code, of one part of the tokens: its top cosines, which tokens they are, log Σ exp(scale·cos) of the others."""
-    scale = _powers_of_two(scale)
+    square = length * length
+    scale = _powers_of_two(scale) / square
     rows = tl.program_id(0) * CODES + tl.arange(0, CODES)
     split = tl.program_id(1)
     slots = tl.arange(0, SLOTS)
     places = tl.arange(0, TOKENS)
-    code = _rows(codes, rows, code_count, tl.arange(0, DEPTH), width)
-    inverse_code = tl.load(inverse_codes + rows, mask=rows < code_count, other=0.0)
-    code *= inverse_code[:, None]
-    code_high = _high(code)
-    code_low = code - code_high
+    depth = tl.arange(0, PIECE)
+    code_high = _rows(c_high_ptr, rows, code_count, depth, DEPTH)
+    code_low = _rows(c_low_ptr, rows, code_count, depth, DEPTH)
     # Slots beyond the k-th hold +inf: they are never the smallest, so never replaced.
     top = tl.zeros((CODES, SLOTS), dtype=tl.float32) + tl.where(slots < TOP, float("-inf"), float("inf"))[None, :]
     token = tl.full((CODES, SLOTS), -1, dtype=tl.int32)
@@ -219,23 +450,36 @@ def _statistics_kernel(
     total = tl.zeros((CODES,), dtype=tl.float32)
     first = split * split_size
     last = tl.minimum(first + split_size, token_count)
-    inverse = tl.load(inverse_latents + first + places, mask=first + places < last, other=0.0)
-    if WHOLE:
-        z = _rows(latents, first + places, last, tl.arange(0, DEPTH), width)
+    if DEPTH == PIECE:
+        z_high = _rows(z_high_ptr, first + places, last, depth, DEPTH)
+        z_low = _rows(z_low_ptr, first + places, last, depth, DEPTH)
     for start in range(first, last, TOKENS):
         columns = start + places
         here = columns < last
         if MASKED:
             here = here & (tl.load(valid + columns, mask=here, other=0) != 0)
-        if WHOLE:
-            cosines = _product(code_high, code_low, z * inverse[:, None])
-            z = _rows(
-                latents, columns + TOKENS, last, tl.arange(0, DEPTH), width
-            )  # the next tile, on its way meanwhile
+        if DEPTH == PIECE:
+            cosines = tl.zeros((CODES, TOKENS), dtype=tl.float32)
+            cosines = _products(code_high, code_low, tl.trans(z_high), tl.trans(z_low), cosines)
+            z_high = _rows(z_high_ptr, columns + TOKENS, last, depth, DEPTH)  # the next tile, on its way meanwhile
+            z_low = _rows(z_low_ptr, columns + TOKENS, last, depth, DEPTH)
         else:
-            cosines = _long_product(codes, latents, rows, columns, code_count, last, width, CODES, TOKENS, DEPTH)
-            cosines = cosines * inverse_code[:, None] * inverse[None, :]
-        inverse = tl.load(inverse_latents + columns + TOKENS, mask=columns + TOKENS < last, other=0.0)
+            cosines = _scores(
+                c_high_ptr,
+                c_low_ptr,
+                z_high_ptr,
+                z_low_ptr,
+                code_high,
+                code_low,
+                rows,
+                columns,
+                code_count,
+                last,
+                CODES,
+                TOKENS,
+                DEPTH,
+                PIECE,
+            )
         cosines = tl.where(here[None, :], cosines, float("-inf"))
         # While some code finds a token better than its worst of the top k: swap them; the loser joins the negatives.
         best = tl.max(cosines, axis=1)
@@ -263,8 +507,8 @@ def _statistics_kernel(
     at = rows.to(tl.int64) * splits + split
     place = at[:, None] * TOP + slots[None, :]
     kept = inside[:, None] & (slots < TOP)[None, :]
-    tl.store(top_cosines + place, top, mask=kept)
-    tl.store(top_tokens + place, token.to(tl.int64), mask=kept)
+    tl.store(top_cosines + place, top / square, mask=kept)
+    tl.store(top_tokens + place, token, mask=kept)
     tl.store(negatives + at, _logarithm(peak, total), mask=inside)
 
 
@@ -296,10 +540,10 @@ def _merge_kernel(
     tokens = tl.load(part_tokens + at, mask=held, other=-1)
     for k in tl.static_range(TOP):
         best = tl.max(cosines, axis=1)
-        chosen = (entries[None, :] == tl.argmax(cosines, axis=1)[:, None]) & (best > float("-inf"))[:, None]
+        chosen = (entries[None, :] == _leftmost(cosines, best, ENTRIES)[:, None]) & (best > float("-inf"))[:, None]
         place = rows.to(tl.int64) * TOP + k
         tl.store(top_cosines + place, best, mask=inside)
-        tl.store(top_tokens + place, tl.max(tl.where(chosen, tokens, -1), axis=1), mask=inside)
+        tl.store(top_tokens + place, tl.max(tl.where(chosen, tokens, -1), axis=1).to(tl.int64), mask=inside)
         cosines = tl.where(chosen, float("-inf"), cosines)
     left = scale * cosines
     there = inside[:, None] & (parts < splits)[None, :]
@@ -311,6 +555,70 @@ def _merge_kernel(
     shift = tl.where(peak == float("-inf"), 0.0, peak)
     total = tl.sum(tl.exp2(left - shift[:, None]), axis=1) + tl.sum(tl.exp2(part - shift[:, None]), axis=1)
     tl.store(negatives + rows, _logarithm(shift, total), mask=inside)
+
+
+def statistics(
+    latents: Rows,
+    codes: Rows,
+    valid: Tensor | None,
+    scale: float,
+    top_k: int,
+    tiling: Tiling | None = None,
+    splits: int | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Per code: top cosines (K, k) in falling order, their tokens (K, k), log Σ exp(scale·cos) over the other tokens (K,)."""
+    device = codes.high.device
+    tiling = tiling or tiling_for("statistics", device, codes.count, codes.depth)
+    programs = triton.cdiv(codes.count, tiling.rows)
+    splits, split_size = _split(latents.count, tiling.columns, splits, programs, least=2)
+    parts, whole = (
+        (
+            torch.empty(rows, top_k, dtype=torch.float32, device=device),
+            torch.empty(rows, top_k, dtype=kind, device=device),
+            torch.empty(rows, dtype=torch.float32, device=device),
+        )
+        for rows, kind in ((codes.count * splits, torch.int32), (codes.count, torch.int64))
+    )
+    _statistics_kernel[(programs, splits)](
+        latents.high,
+        latents.low,
+        codes.high,
+        codes.low,
+        latents.high if valid is None else valid,
+        *parts,
+        latents.count,
+        codes.count,
+        splits,
+        split_size,
+        scale,
+        LENGTH,
+        MASKED=valid is not None,
+        TOP=top_k,
+        SLOTS=triton.next_power_of_2(top_k),
+        CODES=tiling.rows,
+        TOKENS=tiling.columns,
+        DEPTH=codes.depth,
+        PIECE=min(64, codes.depth),
+        num_warps=tiling.warps,
+        num_stages=tiling.stages,
+    )
+    entries = triton.next_power_of_2(splits * top_k)
+    at_once = max(1, min(32, 2048 // entries))
+    _merge_kernel[(triton.cdiv(codes.count, at_once),)](
+        *parts,
+        *whole,
+        codes.count,
+        splits,
+        scale,
+        TOP=top_k,
+        CODES=at_once,
+        ENTRIES=entries,
+        SPLITS=triton.next_power_of_2(splits),
+    )
+    return whole
+
+
+# ---- the loss of each code -----------------------------------------------------------------------------------------------
 
 
 @triton.jit(do_not_specialize=["code_count"])
@@ -363,367 +671,6 @@ def _finish_kernel(
     tl.store(grad_top + place, -scale * slope * mass * (pull / total)[:, None], mask=held)
 
 
-@triton.jit(do_not_specialize=["code_count"])
-def _pull_kernel(
-    inverse_codes,
-    top_tokens,
-    negatives,
-    grad_top,
-    grad_negatives,
-    signed_inverse_codes,
-    offsets,
-    tops,
-    pulls,
-    code_count,
-    scale,
-    TOP: tl.constexpr,
-    CODES: tl.constexpr,
-):
-    """What the backward needs of each code: s·g·exp(s·cos − negatives) as sign · 2^(s'·cos + offset), and its top pulls, signed."""
-    rows = tl.program_id(0) * CODES + tl.arange(0, CODES)
-    inside = rows < code_count
-    negative = tl.load(negatives + rows, mask=inside, other=0.0)
-    pull = scale * tl.load(grad_negatives + rows, mask=inside, other=0.0)
-    sign = tl.where(pull < 0, -1.0, 1.0)
-    # A code without negatives has log-sum-exp −inf and no such pull.
-    some = (negative > float("-inf")) & (pull != 0)
-    offset = tl.log2(tl.where(some, tl.abs(pull), 1.0)) - _powers_of_two(tl.where(some, negative, 0.0))
-    tl.store(offsets + rows, tl.where(some, offset, float("-inf")), mask=inside)
-    tl.store(signed_inverse_codes + rows, sign * tl.load(inverse_codes + rows, mask=inside, other=0.0), mask=inside)
-    for k in tl.static_range(TOP):  # one row for each place: neighbours lie side by side
-        place = rows.to(tl.int64) * TOP + k
-        tl.store(
-            tops + k * code_count + rows, tl.load(top_tokens + place, mask=inside, other=-1).to(tl.int32), mask=inside
-        )
-        tl.store(pulls + k * code_count + rows, sign * tl.load(grad_top + place, mask=inside, other=0.0), mask=inside)
-
-
-@triton.jit(do_not_specialize=["token_count", "code_count", "split_size"])
-def _backward_kernel(
-    latents,
-    codes,
-    inverse_latents,
-    inverse_codes,
-    signed_inverse_codes,
-    offsets,
-    tops,
-    pulls,
-    gradients,
-    token_count,
-    code_count,
-    width,
-    split_size,
-    scale,
-    TOP: tl.constexpr,
-    TOKENS: tl.constexpr,
-    CODES: tl.constexpr,
-    DEPTH: tl.constexpr,
-    OUT: tl.constexpr,
-    WHOLE: tl.constexpr,
-):
-    """The unit latents' gradient from one part of the codes: the weights of the score matrix are made again tile by tile and
-    multiplied with the codes.
-
-    A thread holds columns 2q and 2q + 1 of each eight that the first product leaves, and must hand q and q + 4 to the second.
-    The codes may come in any order there, so it gets them in the one that leaves every weight where it is.
-    """
-    first = tl.program_id(0) * TOKENS
-    rows = first + tl.arange(0, TOKENS)
-    out = tl.program_id(1) * OUT + tl.arange(0, OUT)
-    split = tl.program_id(2)
-    inverse = tl.load(inverse_latents + rows, mask=rows < token_count, other=0.0)
-    if WHOLE:
-        u = _rows(latents, rows, token_count, tl.arange(0, DEPTH), width) * inverse[:, None]
-        u_high = _high(u)
-        u_low = u - u_high
-    places = tl.arange(0, CODES)
-    gradient = tl.zeros((TOKENS, OUT), dtype=tl.float32)
-    last = tl.minimum((split + 1) * split_size, code_count)
-    for start in range(split * split_size, last, CODES):
-        columns = start + places
-        inside = columns < last
-        inverse_code = tl.load(inverse_codes + columns, mask=inside, other=0.0)
-        if WHOLE:
-            code = _rows(codes, columns, last, out, width)
-            cosines = _product(u_high, u_low, code * inverse_code[:, None])
-        else:
-            cosines = _long_product(latents, codes, rows, columns, token_count, last, width, TOKENS, CODES, DEPTH)
-            cosines = cosines * inverse[:, None] * inverse_code[None, :]
-        # d/dcos of the negatives' log-sum-exp is s·softmax: its factors are in the exponent, but for the sign, which is on the code.
-        offset = tl.load(offsets + columns, mask=inside, other=float("-inf"))
-        weights = tl.exp2(_powers_of_two(scale) * cosines + offset[None, :])
-        # The top tokens of these codes, where any of them is among these rows.
-        hit = columns < 0
-        for k in tl.static_range(TOP):
-            chosen = tl.load(tops + k * code_count + columns, mask=inside, other=-1)
-            hit = hit | ((chosen >= first) & (chosen < first + TOKENS))
-        if tl.max(hit.to(tl.int32), axis=0) > 0:
-            for k in tl.static_range(TOP):
-                chosen = tl.load(tops + k * code_count + columns, mask=inside, other=-1)
-                pulled = tl.load(pulls + k * code_count + columns, mask=inside, other=0.0)
-                weights = tl.where(rows[:, None] == chosen[None, :], pulled[None, :], weights)
-        weights = tl.permute(tl.reshape(weights, (TOKENS, CODES // 8, 4, 2)), (0, 1, 3, 2))
-        weights = tl.reshape(weights, (TOKENS, CODES))
-        weights_high = _high(weights)
-        ordered = start + places // 8 * 8 + places % 4 * 2 + places // 4 % 2
-        code = _rows(codes, ordered, last, out, width)
-        code *= tl.load(signed_inverse_codes + ordered, mask=ordered < last, other=0.0)[:, None]
-        code_high = _high(code)
-        gradient = tl.dot(weights - weights_high, code_high, gradient, input_precision="tf32")
-        gradient = tl.dot(weights_high, code - code_high, gradient, input_precision="tf32")
-        gradient = tl.dot(weights_high, code_high, gradient, input_precision="tf32")
-    place = (split.to(tl.int64) * token_count + rows)[:, None] * width + out[None, :]
-    tl.store(gradients + place, gradient, mask=(rows < token_count)[:, None] & (out < width)[None, :])
-
-
-@triton.jit(do_not_specialize=["token_count", "splits"])
-def _project_kernel(
-    latents,
-    inverse_latents,
-    valid,
-    gradients,
-    gradient,
-    token_count,
-    width,
-    splits,
-    floor,
-    MASKED: tl.constexpr,
-    TOKENS: tl.constexpr,
-    DEPTH: tl.constexpr,
-):
-    """The parts summed, and back through z/‖z‖: what points along z is lost, the rest shrinks with its length."""
-    rows = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
-    here = rows < token_count
-    inverse = tl.load(inverse_latents + rows, mask=here, other=0.0)
-    if MASKED:
-        here = here & (tl.load(valid + rows, mask=here, other=0) != 0)
-    along = tl.zeros((TOKENS,), dtype=tl.float32)
-    square = tl.zeros((TOKENS,), dtype=tl.float32)
-    for start in range(0, width, DEPTH):
-        depth = start + tl.arange(0, DEPTH)
-        z = _rows(latents, rows, token_count, depth, width)
-        g = _sum_of_parts(gradients, rows, depth, token_count, width, splits, TOKENS, DEPTH)
-        along += tl.sum(g * z, axis=1)
-        square += tl.sum(z * z, axis=1)
-    # Rows without a direction pass as they are.
-    along = tl.where(tl.sqrt_rn(square) > floor, along * inverse * inverse, 0.0)
-    for start in range(0, width, DEPTH):
-        depth = start + tl.arange(0, DEPTH)
-        z = _rows(latents, rows, token_count, depth, width)
-        g = _sum_of_parts(gradients, rows, depth, token_count, width, splits, TOKENS, DEPTH)
-        g = tl.where(here[:, None], (g - z * along[:, None]) * inverse[:, None], 0.0)
-        tl.store(
-            gradient + rows[:, None].to(tl.int64) * width + depth[None, :],
-            g,
-            mask=(rows < token_count)[:, None] & (depth < width)[None, :],
-        )
-
-
-@triton.jit
-def _sum_of_parts(parts, rows, depth, row_count, width, splits, ROWS: tl.constexpr, DEPTH: tl.constexpr):
-    total = tl.zeros((ROWS, DEPTH), dtype=tl.float32)
-    for split in range(splits):
-        total += _rows(parts, split * row_count + rows, (split + 1) * row_count, depth, width)
-    return total
-
-
-def assign(
-    queries: Tensor, keys: Tensor, bias: Tensor | None, tiling: Tiling | None = None, splits: int | None = None
-) -> Tensor:
-    """argmax_j (q·k_j − bias_j) for each row: (N,) int64, ties to the lowest index. A bias is ½‖k‖²; without one ‖k‖ ≤ 1."""
-    (count, width), key_count = queries.shape, keys.shape[0]
-    tiling = tiling or assign_tiling(count, key_count, width)
-    if splits is None:
-        splits = PROGRAMS // triton.cdiv(max(1, count), tiling.rows)
-    splits, split_size = _split(key_count, tiling.columns, splits, least=16)
-    scores = torch.empty(splits, count, dtype=torch.float32, device=queries.device)
-    tokens = torch.empty(splits, count, dtype=torch.int64, device=queries.device)
-    if count:
-        _assign_kernel[(triton.cdiv(count, tiling.rows), splits)](
-            queries,
-            keys,
-            keys if bias is None else bias,
-            keys if bias is None else (2 * bias.amax()).sqrt(),
-            scores,
-            tokens,
-            count,
-            key_count,
-            width,
-            split_size,
-            _slack(width),
-            BIASED=bias is not None,
-            FILTER=tiling.filter,
-            QUERIES=tiling.rows,
-            KEYS=tiling.columns,
-            DEPTH=_depth(width),
-            WHOLE=width <= WIDEST,
-            num_warps=tiling.warps,
-            num_stages=tiling.stages,
-        )
-    if splits == 1:
-        return tokens[0]
-    return tokens.gather(0, scores.argmax(0, keepdim=True))[0]  # of equal parts the first, which has the lower indices
-
-
-def inverse_norms(matrix: Tensor, floor: float) -> Tensor:
-    """1/‖x‖ for each row; 1 where ‖x‖ ≤ floor."""
-    count, width = matrix.shape
-    inverse = torch.empty(count, dtype=torch.float32, device=matrix.device)
-    if count:
-        _inverse_norm_kernel[(triton.cdiv(count, 64),)](
-            matrix, inverse, count, width, floor, ROWS=64, DEPTH=_depth(width)
-        )
-    return inverse
-
-
-def statistics(
-    latents: Tensor,
-    codes: Tensor,
-    inverse_latents: Tensor,
-    inverse_codes: Tensor,
-    valid: Tensor | None,
-    scale: float,
-    top_k: int,
-    tiling: Tiling | None = None,
-    splits: int | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Per code: top cosines (K, k) in falling order, their tokens (K, k), log Σ exp(scale·cos) over the other tokens (K,)."""
-    (count, width), code_count = latents.shape, codes.shape[0]
-    tiling = tiling or statistics_tiling(count, code_count, width)
-    programs = triton.cdiv(code_count, tiling.rows)
-    if splits is None:
-        splits = triton.cdiv(PROGRAMS, programs)
-    splits, split_size = _split(count, tiling.columns, splits, least=2)
-    parts = _empty_statistics(latents, code_count * splits, top_k)
-    _statistics_kernel[(programs, splits)](
-        latents,
-        codes,
-        inverse_latents,
-        inverse_codes,
-        latents if valid is None else valid,
-        *parts,
-        count,
-        code_count,
-        width,
-        splits,
-        split_size,
-        scale,
-        MASKED=valid is not None,
-        TOP=top_k,
-        SLOTS=triton.next_power_of_2(top_k),
-        CODES=tiling.rows,
-        TOKENS=tiling.columns,
-        DEPTH=_depth(width),
-        WHOLE=width <= WIDEST,
-        num_warps=tiling.warps,
-        num_stages=tiling.stages,
-    )
-    whole = _empty_statistics(latents, code_count, top_k)
-    entries = triton.next_power_of_2(splits * top_k)
-    codes_at_once = max(1, min(16, 4096 // entries))
-    _merge_kernel[(triton.cdiv(code_count, codes_at_once),)](
-        *parts,
-        *whole,
-        code_count,
-        splits,
-        scale,
-        TOP=top_k,
-        CODES=codes_at_once,
-        ENTRIES=entries,
-        SPLITS=triton.next_power_of_2(splits),
-    )
-    return whole
-
-
-def statistics_backward(
-    latents: Tensor,
-    codes: Tensor,
-    inverse_latents: Tensor,
-    inverse_codes: Tensor,
-    valid: Tensor | None,
-    top_tokens: Tensor,
-    negatives: Tensor,
-    grad_top: Tensor,
-    grad_negatives: Tensor,
-    scale: float,
-    floor: float,
-    tiling: Tiling | None = None,
-    splits: int | None = None,
-) -> Tensor:
-    """The gradient of the latents (N, D), in their dtype."""
-    (count, width), code_count = latents.shape, codes.shape[0]
-    gradient = torch.empty(count, width, dtype=latents.dtype, device=latents.device)
-    if not count:
-        return gradient
-    whole, depth = width <= WIDEST, _depth(width)
-    out = depth if whole else WIDEST
-    tiling = tiling or backward_tiling(count, code_count, width)
-    if splits is None:
-        splits = PROGRAMS // triton.cdiv(count, tiling.rows)
-    splits, split_size = _split(code_count, tiling.columns, splits, least=16)
-    top_k = top_tokens.shape[1]
-    signed_inverse_codes, offsets = torch.empty_like(inverse_codes), torch.empty_like(inverse_codes)
-    tops = torch.empty(top_k, code_count, dtype=torch.int32, device=latents.device)
-    pulls = torch.empty(top_k, code_count, dtype=torch.float32, device=latents.device)
-    _pull_kernel[(triton.cdiv(code_count, 128),)](
-        inverse_codes,
-        top_tokens,
-        negatives,
-        grad_top,
-        grad_negatives,
-        signed_inverse_codes,
-        offsets,
-        tops,
-        pulls,
-        code_count,
-        scale,
-        TOP=top_k,
-        CODES=128,
-    )
-    parts = torch.empty(splits, count, width, dtype=torch.float32, device=latents.device)
-    _backward_kernel[(triton.cdiv(count, tiling.rows), triton.cdiv(width, out), splits)](
-        latents,
-        codes,
-        inverse_latents,
-        inverse_codes,
-        signed_inverse_codes,
-        offsets,
-        tops,
-        pulls,
-        parts,
-        count,
-        code_count,
-        width,
-        split_size,
-        scale,
-        TOP=top_k,
-        TOKENS=tiling.rows,
-        CODES=tiling.columns,
-        DEPTH=depth,
-        OUT=out,
-        WHOLE=whole,
-        num_warps=tiling.warps,
-        num_stages=tiling.stages,
-    )
-    if splits == 1 and latents.dtype == torch.float32:
-        gradient = parts[0]  # each program reads its rows before it writes them
-    _project_kernel[(triton.cdiv(count, 32),)](
-        latents,
-        inverse_latents,
-        latents if valid is None else valid,
-        parts,
-        gradient,
-        count,
-        width,
-        splits,
-        floor,
-        MASKED=valid is not None,
-        TOKENS=32,
-        DEPTH=depth,
-    )
-    return gradient
-
-
 def finish(
     top_cosines: Tensor,
     top_tokens: Tensor,
@@ -756,42 +703,281 @@ def finish(
     return losses, grad_top, grad_negatives
 
 
-def assign_tiling(count: int, key_count: int, width: int) -> Tiling:
-    return Tiling(64, 64, 4, filter=width <= WIDEST and key_count >= 4096)
+# ---- backward ------------------------------------------------------------------------------------------------------------
 
 
-def statistics_tiling(count: int, code_count: int, width: int) -> Tiling:
-    return Tiling(64, 64, 4)
-
-
-def backward_tiling(count: int, code_count: int, width: int) -> Tiling:
-    return Tiling(64, 64, 4)
-
-
-def _split(length: int, block: int, splits: int, least: int) -> tuple[int, int]:
-    """How many parts, of how many each: whole blocks, at least `least` of them to a part."""
-    blocks = triton.cdiv(max(1, length), block)
-    size = triton.cdiv(blocks, max(1, min(splits, blocks // least)))
-    return triton.cdiv(blocks, size), size * block
-
-
-def _empty_statistics(like: Tensor, rows: int, top_k: int) -> tuple[Tensor, Tensor, Tensor]:
-    return (
-        torch.empty(rows, top_k, dtype=torch.float32, device=like.device),
-        torch.empty(rows, top_k, dtype=torch.int64, device=like.device),
-        torch.empty(rows, dtype=torch.float32, device=like.device),
-    )
-
-
-def _depth(width: int) -> int:
-    """How much of a row a product takes at once: at least 16, which tl.dot wants."""
-    return max(16, triton.next_power_of_2(width)) if width <= WIDEST else 64
-
-
-def _slack(width: int) -> float:
-    """How far a TF32 product may be from the float32 one, in units of ‖q‖·‖k‖.
-
-    Cutting a factor to TF32 loses at most 2^-10 of it, so two lose 2^-9; summing loses 2^-22 a term on tensor cores and 2^-24 in
-    float32.
+@triton.jit(do_not_specialize=["code_count"])
+def _pull_kernel(
+    top_tokens,
+    grad_top,
+    grad_negatives,
+    largest,
+    tops,
+    top_pulls,
+    pulls,
+    code_count,
+    scale,
+    bound,
+    room,
+    MEASURED: tl.constexpr,
+    TOP: tl.constexpr,
+    CODES: tl.constexpr,
+):
+    """How strongly each code pulls its top tokens and pushes the others: the largest of all pulls at `room`, which half
+    precision holds. One row for each place, so that neighbours lie side by side.
     """
-    return 2**-9 + width * (2**-22 + 2**-24)
+    rows = tl.program_id(0) * CODES + tl.arange(0, CODES)
+    inside = rows < code_count
+    most = bound
+    if MEASURED:
+        most = tl.load(largest)
+    factor = tl.where(most > 0, room / tl.where(most > 0, most, 1.0), 0.0)
+    tl.store(pulls + rows, scale * factor * tl.load(grad_negatives + rows, mask=inside, other=0.0), mask=inside)
+    for k in tl.static_range(TOP):
+        at = rows.to(tl.int64) * TOP + k
+        place = k * code_count + rows
+        tl.store(tops + place, tl.load(top_tokens + at, mask=inside, other=-1).to(tl.int32), mask=inside)
+        tl.store(top_pulls + place, factor * tl.load(grad_top + at, mask=inside, other=0.0), mask=inside)
+
+
+@triton.jit(do_not_specialize=["token_count", "code_count", "split_size"])
+def _backward_kernel(
+    z_high_ptr,
+    z_low_ptr,
+    c_high_ptr,
+    c_low_ptr,
+    negatives,
+    tops,
+    top_pulls,
+    pulls,
+    gradients,
+    token_count,
+    code_count,
+    width,
+    split_size,
+    scale,
+    length,
+    TOP: tl.constexpr,
+    TOKENS: tl.constexpr,
+    CODES: tl.constexpr,
+    DEPTH: tl.constexpr,
+    PIECE: tl.constexpr,
+    OUT: tl.constexpr,
+):
+    """The unit latents' gradient from one part of the codes, LENGTH · room / largest times too large: the weights of the score
+    matrix are made again tile by tile and multiplied with the codes.
+    """
+    scale = _powers_of_two(scale) / (length * length)
+    first = tl.program_id(0) * TOKENS
+    rows = first + tl.arange(0, TOKENS)
+    out = tl.program_id(1) * OUT + tl.arange(0, OUT)
+    split = tl.program_id(2)
+    u_high = _rows(z_high_ptr, rows, token_count, tl.arange(0, PIECE), DEPTH)
+    u_low = _rows(z_low_ptr, rows, token_count, tl.arange(0, PIECE), DEPTH)
+    gradient = tl.zeros((TOKENS, OUT), dtype=tl.float32)
+    last = tl.minimum((split + 1) * split_size, code_count)
+    for start in range(split * split_size, last, CODES):
+        columns = start + tl.arange(0, CODES)
+        inside = columns < last
+        code_high = _rows(c_high_ptr, columns, last, out, DEPTH)
+        code_low = _rows(c_low_ptr, columns, last, out, DEPTH)
+        if DEPTH == PIECE:
+            cosines = tl.zeros((TOKENS, CODES), dtype=tl.float32)
+            cosines = _products(u_high, u_low, tl.trans(code_high), tl.trans(code_low), cosines)
+        else:
+            cosines = _scores(
+                z_high_ptr,
+                z_low_ptr,
+                c_high_ptr,
+                c_low_ptr,
+                u_high,
+                u_low,
+                rows,
+                columns,
+                token_count,
+                last,
+                TOKENS,
+                CODES,
+                DEPTH,
+                PIECE,
+            )
+        # d/dcos of the negatives' log-sum-exp is s·softmax; a code without negatives has log-sum-exp −inf and no such pull.
+        negative = tl.load(negatives + columns, mask=inside, other=float("-inf"))
+        negative = tl.where(negative > float("-inf"), _powers_of_two(negative), float("inf"))
+        pull = tl.load(pulls + columns, mask=inside, other=0.0)
+        weights = tl.exp2(scale * cosines - negative[None, :]) * pull[None, :]
+        # The top tokens of these codes, where any of them is among these rows.
+        hit = columns < 0
+        for k in tl.static_range(TOP):
+            chosen = tl.load(tops + k * code_count + columns, mask=inside, other=-1)
+            hit = hit | ((chosen >= first) & (chosen < first + TOKENS))
+        if tl.max(hit.to(tl.int32), axis=0) > 0:
+            for k in tl.static_range(TOP):
+                chosen = tl.load(tops + k * code_count + columns, mask=inside, other=-1)
+                pulled = tl.load(top_pulls + k * code_count + columns, mask=inside, other=0.0)
+                weights = tl.where(rows[:, None] == chosen[None, :], pulled[None, :], weights)
+        weights_high = _high(weights)
+        weights_low = (weights - weights_high).to(tl.float16)
+        gradient = _products(weights_high.to(tl.float16), weights_low, code_high, code_low, gradient)
+    place = (split.to(tl.int64) * token_count + rows)[:, None] * width + out[None, :]
+    tl.store(gradients + place, gradient, mask=(rows < token_count)[:, None] & (out < width)[None, :])
+
+
+@triton.jit(do_not_specialize=["token_count", "splits"])
+def _project_kernel(
+    latents,
+    inverse_latents,
+    valid,
+    stretch,
+    gradients,
+    gradient,
+    token_count,
+    width,
+    splits,
+    shrink,
+    MASKED: tl.constexpr,
+    TOKENS: tl.constexpr,
+    DEPTH: tl.constexpr,
+):
+    """The parts summed, and back through z/‖z‖: what points along z is lost, the rest shrinks with its length."""
+    rows = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
+    here = rows < token_count
+    inverse = tl.load(inverse_latents + rows, mask=here, other=0.0)
+    if MASKED:
+        here = here & (tl.load(valid + rows, mask=here, other=0) != 0)
+    along = tl.zeros((TOKENS,), dtype=tl.float32)
+    square = tl.zeros((TOKENS,), dtype=tl.float32)
+    for start in range(0, width, DEPTH):
+        depth = start + tl.arange(0, DEPTH)
+        z = _rows(latents, rows, token_count, depth, width).to(tl.float32) * inverse[:, None]
+        g = _sum_of_parts(gradients, rows, depth, token_count, width, splits, TOKENS, DEPTH)
+        along += tl.sum(g * z, axis=1)
+        square += tl.sum(z * z, axis=1)
+    # Rows without a direction pass as they are: their inverse is 1, and their length is not.
+    along = tl.where(square > 0.5, along, 0.0)
+    factor = inverse * (shrink * tl.load(stretch))
+    for start in range(0, width, DEPTH):
+        depth = start + tl.arange(0, DEPTH)
+        z = _rows(latents, rows, token_count, depth, width).to(tl.float32) * inverse[:, None]
+        g = _sum_of_parts(gradients, rows, depth, token_count, width, splits, TOKENS, DEPTH)
+        g = tl.where(here[:, None], (g - z * along[:, None]) * factor[:, None], 0.0)
+        tl.store(
+            gradient + rows[:, None].to(tl.int64) * width + depth[None, :],
+            g,
+            mask=(rows < token_count)[:, None] & (depth < width)[None, :],
+        )
+
+
+@triton.jit
+def _sum_of_parts(parts, rows, depth, row_count, width, splits, ROWS: tl.constexpr, DEPTH: tl.constexpr):
+    total = tl.zeros((ROWS, DEPTH), dtype=tl.float32)
+    for split in range(splits):
+        total += _rows(parts, split * row_count + rows, (split + 1) * row_count, depth, width)
+    return total
+
+
+def statistics_backward(
+    latents: Tensor,
+    split_latents: Rows,
+    codes: Rows,
+    valid: Tensor | None,
+    top_tokens: Tensor,
+    negatives: Tensor,
+    grad_top: Tensor,
+    grad_negatives: Tensor,
+    scale: float,
+    upstream: tuple[Tensor, float] | None = None,
+    tiling: Tiling | None = None,
+    splits: int | None = None,
+) -> Tensor:
+    """The gradient of the latents (N, D), in their dtype.
+
+    `upstream` (scalar tensor, bound): everything is to be multiplied by the scalar, and no |grad_top| or |scale · grad_negatives|
+    is larger than the bound. Without it the largest is looked for.
+    """
+    (count, width), device = latents.shape, latents.device
+    if not count:
+        return torch.empty_like(latents)
+    stretch, bound = upstream or (torch.maximum(grad_top.abs().amax(), scale * grad_negatives.abs().amax()), 1.0)
+    top_k = top_tokens.shape[1]
+    tops = torch.empty(top_k, codes.count, dtype=torch.int32, device=device)
+    top_pulls = torch.empty(top_k, codes.count, dtype=torch.float32, device=device)
+    pulls = torch.empty(codes.count, dtype=torch.float32, device=device)
+    _pull_kernel[(triton.cdiv(codes.count, 128),)](
+        top_tokens,
+        grad_top,
+        grad_negatives,
+        stretch,
+        tops,
+        top_pulls,
+        pulls,
+        codes.count,
+        scale,
+        bound,
+        ROOM,
+        MEASURED=upstream is None,
+        TOP=top_k,
+        CODES=128,
+    )
+    tiling = tiling or tiling_for("backward", device, codes.count, codes.depth)
+    programs = triton.cdiv(count, tiling.rows)
+    splits, split_size = _split(codes.count, tiling.columns, splits, programs, least=32)
+    parts = torch.empty(splits, count, width, dtype=torch.float32, device=device)
+    out = min(64, codes.depth)
+    _backward_kernel[(programs, codes.depth // out, splits)](
+        split_latents.high,
+        split_latents.low,
+        codes.high,
+        codes.low,
+        negatives,
+        tops,
+        top_pulls,
+        pulls,
+        parts,
+        count,
+        codes.count,
+        width,
+        split_size,
+        scale,
+        LENGTH,
+        TOP=top_k,
+        TOKENS=tiling.rows,
+        CODES=tiling.columns,
+        DEPTH=codes.depth,
+        PIECE=out,
+        OUT=out,
+        num_warps=tiling.warps,
+        num_stages=tiling.stages,
+    )
+    # Each program reads its rows before it writes them: one part can become the gradient itself.
+    in_place = splits == 1 and latents.dtype == torch.float32
+    gradient = parts[0] if in_place else torch.empty_like(latents, memory_format=torch.contiguous_format)
+    _project_kernel[(triton.cdiv(count, 32),)](
+        latents,
+        split_latents.inverse,
+        latents if valid is None else valid,
+        stretch,
+        parts,
+        gradient,
+        count,
+        width,
+        splits,
+        bound / (ROOM * LENGTH),
+        MASKED=valid is not None,
+        TOKENS=32,
+        DEPTH=min(64, codes.depth),
+    )
+    return gradient
+
+
+# Where the largest pull is put: well below what half precision holds (65,504), so that the smallest are well above its least.
+ROOM = 16384.0
+
+
+def _split(length: int, block: int, wanted: int | None, programs: int, least: int) -> tuple[int, int]:
+    """Into how many parts a kernel's walk is cut, and their size: whole blocks, at least `least` of them to a part."""
+    blocks = triton.cdiv(max(1, length), block)
+    if wanted is None:
+        wanted = PROGRAMS // programs
+    size = triton.cdiv(blocks, max(1, min(wanted, blocks // least)))
+    return triton.cdiv(blocks, size), size * block

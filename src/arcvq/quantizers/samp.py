@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from arcvq.functional import (
     Backend,
     Schedule,
     arc_finish,
+    arc_loss,
     arc_merge,
     arc_statistics,
     ball_bound_,
@@ -148,19 +149,23 @@ class Samp(nn.Module):
             raise ArcvqError(
                 f"top_k is {arc.top_k} but the batch has only {latents.shape[0]} tokens: lower arc.top_k or enlarge the batch"
             )
+        settings: dict[str, Any] = {"scale": arc.scale, "backend": self.backend}
+        if processes == 1:
+            return arc_loss(
+                latents,
+                codebook,
+                margin=arc.margin,
+                top_k=arc.top_k,
+                stop_gradient=arc.stop_gradient,
+                monotone=arc.monotone,
+                valid=valid,
+                **settings,
+            )
         statistics = arc_statistics(
-            latents,
-            codebook,
-            scale=arc.scale,
-            top_k=arc.top_k,
-            backend=self.backend,
-            stop_gradient=arc.stop_gradient,
-            valid=valid,
+            latents, codebook, top_k=arc.top_k, stop_gradient=arc.stop_gradient, valid=valid, **settings
         )
-        if processes > 1:
-            shards = [ArcStatistics(*parts) for parts in zip(*(distributed.gather(part) for part in statistics))]
-            statistics = arc_merge(shards, arc.scale)
-        return arc_finish(statistics, scale=arc.scale, margin=arc.margin, monotone=arc.monotone, backend=self.backend)
+        shards = [ArcStatistics(*parts) for parts in zip(*(distributed.gather(part) for part in statistics))]
+        return arc_finish(arc_merge(shards, arc.scale), margin=arc.margin, monotone=arc.monotone, **settings)
 
     @torch.no_grad()
     def bound_(self, codebook: Tensor, step: Tensor) -> Tensor | None:
