@@ -77,7 +77,7 @@ def test_zero_rows_and_tokens_all_alike() -> None:
 
 
 def test_the_tokens_are_split_among_programs_without_losing_any() -> None:
-    rows = [kernels.split_rows(x, 0.0) for x in case(1500, 3, 8)]
+    rows = kernels.split_rows(*case(1500, 3, 8), 0.0)
     whole = kernels.statistics(*rows, None, 10.0, 4, splits=1)
     parts = kernels.statistics(*rows, None, 10.0, 4, splits=7)
     torch.testing.assert_close(parts, whole)
@@ -88,13 +88,11 @@ def test_the_tokens_are_split_among_programs_without_losing_any() -> None:
 def test_splitting_the_codes_changes_no_token_and_no_gradient(metric: functional.Metric, splits: int) -> None:
     latents, codebook = case(90, 3000, 8)
     codebook[2500:] = codebook[:500]  # ties between parts, too
-    keys, bias = functional.unit(codebook), None
-    if metric == "euclidean":
-        keys, bias = codebook, 0.5 * codebook.square().sum(1)
+    bias = 0.5 * codebook.square().sum(1) if metric == "euclidean" else None
     expected = functional.assign(latents, codebook, metric, "reference")
     tiling = kernels.Tiling(16, 16, 4)
-    assert torch.equal(kernels.assign(latents, keys, bias, tiling, splits), expected)
-    rows = [kernels.split_rows(x, 0.0) for x in (latents, codebook)]
+    assert torch.equal(kernels.assign(latents, codebook, bias, 0.0, tiling, splits), expected)
+    rows = kernels.split_rows(latents, codebook, 0.0)
     _, tokens, negatives = kernels.statistics(*rows, None, 10.0, 3)
     pulls = torch.randn(3000, 3, device=DEVICE), torch.randn(3000, device=DEVICE)
     gradients = [
@@ -120,7 +118,7 @@ def test_codes_too_close_to_tell_apart_are_told_apart_in_float32() -> None:
 def test_the_products_err_less_than_the_search_allows_for() -> None:
     for width in (16, 64, 100):
         latents, codebook = case(300, 64, width)
-        top, tokens, _ = kernels.statistics(*(kernels.split_rows(x, 0.0) for x in (latents, codebook)), None, 10.0, 16)
+        top, tokens, _ = kernels.statistics(*kernels.split_rows(latents, codebook, 0.0), None, 10.0, 16)
         exact = (functional.unit(codebook.double()) @ functional.unit(latents.double()).t()).gather(1, tokens)
         assert float((top - exact).abs().max()) < kernels._slack(width) / 2
 

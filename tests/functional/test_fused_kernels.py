@@ -34,17 +34,19 @@ def test_where_the_kernels_do_not_run_one_line_says_so(
 
 
 NUMBERS = {"slack", "scale", "floor", "length", "bound", "room", "shrink", "cos_margin", "sin_margin", "smallest_sine"}
-COUNTS = {"width", "splits", "split_size"}
+COUNTS = {"width", "splits", "split_size", "blocks"}
 LONG, SHORT, HALF = "*i64", "*i32", "*fp16"
 POINTERS = {
-    **dict.fromkeys(("high", "low", "q_high_ptr", "q_low_ptr", "k_high_ptr", "k_low_ptr"), HALF),
+    **dict.fromkeys(
+        ("high", "low", "other_high", "other_low", "q_high_ptr", "q_low_ptr", "k_high_ptr", "k_low_ptr"), HALF
+    ),
     **dict.fromkeys(("z_high_ptr", "z_low_ptr", "c_high_ptr", "c_low_ptr"), HALF),
     **dict.fromkeys(("part_tokens", "tops"), SHORT),
     **dict.fromkeys(("tokens", "top_tokens"), LONG),
     "valid": "*i1",
 }
 CONSTANTS = {
-    **dict.fromkeys(("BIASED", "MASKED", "MEASURED", "MONOTONE", "TOGETHER"), True),
+    **dict.fromkeys(("BIASED", "MASKED", "MEASURED", "MONOTONE", "TOGETHER", "FINISH"), True),
     **dict.fromkeys(("QUERIES", "KEYS", "CODES", "TOKENS", "ROWS", "ENTRIES", "SPLITS"), 64),
     **dict.fromkeys(("DEPTH", "PIECE", "OUT"), 16),
     "TOP": 3,

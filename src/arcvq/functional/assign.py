@@ -8,7 +8,7 @@ from torch import Tensor
 from arcvq.functional import fused
 from arcvq.functional.chunks import Backend, check_pair, choose_backend, token_blocks
 from arcvq.functional.precision import compute_dtype, ieee_matmul, matmul, without_autocast
-from arcvq.functional.similarity import Metric, check_metric, half_square, search_operands, unit
+from arcvq.functional.similarity import Metric, check_metric, half_square, search_operands
 
 
 @torch.no_grad()
@@ -25,9 +25,8 @@ def assign(latents: Tensor, codebook: Tensor, metric: Metric = "cosine", backend
     with without_autocast(latents):
         latents, codebook = latents.detach(), codebook.detach().to(dtype)
         body = choose_backend(backend, latents)
-        if body == "triton":  # a query's length does not change which unit code is nearest: it is left as it is
-            keys = unit(codebook) if metric == "cosine" else codebook
-            return fused.assign(latents, keys, None if metric == "cosine" else half_square(codebook))
+        if body == "triton":
+            return fused.assign(latents, codebook, None if metric == "cosine" else half_square(codebook))
         queries, keys, bias = search_operands(latents.to(dtype), codebook, metric)
         if body == "reference":
             scores = matmul(queries, keys.t())  # (N, K)

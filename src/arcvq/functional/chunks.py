@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from arcvq.errors import ArcvqError
+from arcvq.functional.precision import is_exporting
 
 Backend = Literal["auto", "reference", "chunked", "triton"]
 BACKENDS: tuple[Backend, ...] = ("auto", "reference", "chunked", "triton")
@@ -31,7 +32,7 @@ def choose_backend(backend: Backend, latents: Tensor) -> Literal["reference", "c
     """
     check_backend(backend)
     if backend == "auto":
-        if torch.compiler.is_exporting():
+        if is_exporting():
             return "reference"
         return "triton" if latents.is_cuda and latents.dtype != torch.float64 and _fits(latents.device) else "chunked"
     if backend == "triton":

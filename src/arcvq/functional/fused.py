@@ -16,11 +16,13 @@ from arcvq.functional.similarity import NO_DIRECTION
 from arcvq.functional.tilings import padded_width
 
 Triple = tuple[Tensor, Tensor, Tensor]
-Loss = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
+Loss = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
 def assign(queries: Tensor, keys: Tensor, bias: Tensor | None) -> Tensor:
-    """argmax_j (q·k_j − bias_j) for each row: (N,) int64; queries may be float32, bfloat16 or float16."""
+    """argmax_j q·k_j/‖k_j‖, or with a bias (½‖k_j‖²) argmax_j (q·k_j − bias_j), for each row: (N,) int64. Queries may be float32,
+    bfloat16 or float16.
+    """
     return _assign_operator(queries, keys, bias) if torch.compiler.is_compiling() else _assign(queries, keys, bias)
 
 
@@ -55,7 +57,7 @@ def arc_loss(
 def _assign(queries: Tensor, keys: Tensor, bias: Tensor | None) -> Tensor:
     from arcvq.functional import kernels
 
-    return kernels.assign(queries, keys, bias)
+    return kernels.assign(queries, keys, bias, NO_DIRECTION)
 
 
 _assign_operator = torch.library.custom_op("arcvq::fused_assign", _assign, mutates_args=())
@@ -82,12 +84,13 @@ def _forward(
     """The loss, and what its backward needs."""
     from arcvq.functional import kernels
 
-    z, c = kernels.split_rows(latents, NO_DIRECTION), kernels.split_rows(codes, NO_DIRECTION)
-    top_cosines, top_tokens, negatives = kernels.statistics(z, c, valid, scale, top_k)
-    statistics = (top_cosines, top_tokens, negatives)
-    losses, slope_top, slope_negatives = kernels.finish(*statistics, scale, margin, smallest_sine, monotone)
+    z, c = kernels.split_rows(latents.contiguous(), codes.contiguous(), NO_DIRECTION)
+    widening = kernels.Margin(margin, smallest_sine, monotone)
+    _, top_tokens, negatives, losses, slope_top, slope_negatives = kernels.statistics(
+        z, c, valid, scale, top_k, widening
+    )
     kept = (top_tokens, negatives, slope_top, slope_negatives)
-    return (losses.mean(), *kept, z.high, z.low, z.inverse, c.high, c.low)
+    return (losses.mean(), *kept, z.halves, z.inverse, c.halves)
 
 
 def _backward(
@@ -98,22 +101,19 @@ def _backward(
     negatives: Tensor,
     slope_top: Tensor,
     slope_negatives: Tensor,
-    z_high: Tensor,
-    z_low: Tensor,
+    z_halves: Tensor,
     z_inverse: Tensor,
-    c_high: Tensor,
-    c_low: Tensor,
+    c_halves: Tensor,
     scale: float,
     margin: float,
     smallest_sine: float,
 ) -> Tensor:
     from arcvq.functional import kernels
 
-    z = kernels.Rows(z_high, z_low, z_inverse, latents.shape[1])
-    c = kernels.Rows(c_high, c_low, z_inverse, latents.shape[1])
+    z, c = kernels.Rows(z_halves, z_inverse), kernels.Rows(c_halves, negatives)  # the codes' lengths are not asked for
     steepest = scale * max(1.0, math.cos(margin) + math.sin(margin) / smallest_sine)
     statistics = (top_tokens, negatives, slope_top, slope_negatives)
-    upstream = (grad / negatives.shape[0], steepest)
+    upstream = (grad, 1 / negatives.shape[0], steepest)
     return kernels.statistics_backward(latents.contiguous(), z, c, valid, *statistics, scale, upstream)
 
 
@@ -140,18 +140,16 @@ _loss_backward_operator = torch.library.custom_op("arcvq::fused_arc_loss_backwar
 def _(latents: Tensor, codes: Tensor, valid: Tensor | None, scale: float, margin: float, top_k: int, *_: Any) -> Loss:
     count, depth = codes.shape[0], padded_width(codes.shape[1])
     top_cosines, top_tokens, negatives = _like_statistics(codes, top_k)
-    halves = [latents.new_empty(n, depth, dtype=torch.float16) for n in (latents.shape[0], count)]
+    tokens = latents.shape[0]
     return (
         latents.new_empty((), dtype=torch.float32),
         top_tokens,
         negatives,
         top_cosines,
         torch.empty_like(negatives),
-        halves[0],
-        torch.empty_like(halves[0]),
-        latents.new_empty(latents.shape[0], dtype=torch.float32),
-        halves[1],
-        torch.empty_like(halves[1]),
+        latents.new_empty(2, tokens, depth, dtype=torch.float16),
+        latents.new_empty(tokens, dtype=torch.float32),
+        latents.new_empty(2, count, depth, dtype=torch.float16),
     )
 
 
@@ -182,8 +180,9 @@ _loss_operator.register_autograd(_loss_gradient, setup_context=_loss_setup)
 def _statistics_operator(latents: Tensor, codes: Tensor, valid: Tensor | None, scale: float, top_k: int) -> Triple:
     from arcvq.functional import kernels
 
-    rows = kernels.split_rows(latents, NO_DIRECTION), kernels.split_rows(codes, NO_DIRECTION)
-    return kernels.statistics(*rows, valid, scale, top_k)
+    rows = kernels.split_rows(latents.contiguous(), codes.contiguous(), NO_DIRECTION)
+    top_cosines, top_tokens, negatives = kernels.statistics(*rows, valid, scale, top_k)
+    return top_cosines, top_tokens, negatives
 
 
 @_statistics_operator.register_fake
@@ -204,9 +203,10 @@ def _statistics_backward_operator(
 ) -> Tensor:
     from arcvq.functional import kernels
 
-    rows = kernels.split_rows(latents, NO_DIRECTION), kernels.split_rows(codes, NO_DIRECTION)
+    latents = latents.contiguous()
+    rows = kernels.split_rows(latents, codes.contiguous(), NO_DIRECTION)
     pulls = (top_tokens, negatives, grad_top.contiguous(), grad_negatives.contiguous())
-    return kernels.statistics_backward(latents.contiguous(), *rows, valid, *pulls, scale)
+    return kernels.statistics_backward(latents, *rows, valid, *pulls, scale)
 
 
 @_statistics_backward_operator.register_fake
@@ -245,7 +245,7 @@ def _finish_operator(
     from arcvq.functional import kernels
 
     statistics = (top_cosines.contiguous(), top_tokens.contiguous(), negatives.contiguous())
-    return kernels.finish(*statistics, scale, margin, smallest_sine, monotone)
+    return kernels.finish(*statistics, scale, kernels.Margin(margin, smallest_sine, monotone))
 
 
 @_finish_operator.register_fake

@@ -30,20 +30,26 @@ PROGRAMS = 528
 class Rows:
     """A matrix (n, width) as the kernels read it: `high + low = LENGTH · row · inverse`, padded to `depth` columns."""
 
-    high: Tensor  # (n, depth) float16
-    low: Tensor  # (n, depth) float16
+    halves: Tensor  # (2, n, depth) float16
     inverse: (
         Tensor  # (n,) float32: 1/‖row‖, or 1 for a row without a direction; 1/longest for all, when a length was given
     )
-    width: int
+
+    @property
+    def high(self) -> Tensor:
+        return self.halves[0]
+
+    @property
+    def low(self) -> Tensor:
+        return self.halves[1]
 
     @property
     def count(self) -> int:
-        return self.high.shape[0]
+        return self.halves.shape[1]
 
     @property
     def depth(self) -> int:
-        return self.high.shape[1]
+        return self.halves.shape[2]
 
 
 # ---- pieces ----------------------------------------------------------------------------------------------------------
@@ -127,13 +133,63 @@ def _logarithm(peak, total):
 # ---- rows, split -------------------------------------------------------------------------------------------------------
 
 
-@triton.jit(do_not_specialize=["row_count"])
+@triton.jit(do_not_specialize=["row_count", "other_count", "blocks"])
 def _split_kernel(
     matrix,
-    longest,
     high,
     low,
     inverse,
+    row_count,
+    other_matrix,
+    other_high,
+    other_low,
+    other_inverse,
+    other_count,
+    longest,
+    blocks,
+    width,
+    floor,
+    length,
+    TOGETHER: tl.constexpr,
+    ROWS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    PIECE: tl.constexpr,
+):
+    """Two matrices in one launch: the first `blocks` programs take the one, the rest the other."""
+    block = tl.program_id(0)
+    if block < blocks:
+        rows = block * ROWS + tl.arange(0, ROWS)
+        _split_block(
+            matrix, high, low, inverse, longest, rows, row_count, width, floor, length, False, ROWS, DEPTH, PIECE
+        )
+    else:
+        rows = (block - blocks) * ROWS + tl.arange(0, ROWS)
+        _split_block(
+            other_matrix,
+            other_high,
+            other_low,
+            other_inverse,
+            longest,
+            rows,
+            other_count,
+            width,
+            floor,
+            length,
+            TOGETHER,
+            ROWS,
+            DEPTH,
+            PIECE,
+        )
+
+
+@triton.jit
+def _split_block(
+    matrix,
+    high,
+    low,
+    inverse,
+    longest,
+    rows,
     row_count,
     width,
     floor,
@@ -143,7 +199,6 @@ def _split_kernel(
     DEPTH: tl.constexpr,
     PIECE: tl.constexpr,
 ):
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     if TOGETHER:
         norm = tl.load(longest) + tl.zeros((ROWS,), dtype=tl.float32)
     else:
@@ -163,30 +218,39 @@ def _split_kernel(
         tl.store(low + place, (x - x_high.to(tl.float32)).to(tl.float16), mask=(rows < row_count)[:, None])
 
 
-def split_rows(matrix: Tensor, floor: float, longest: Tensor | None = None) -> Rows:
-    """Each row at LENGTH, or with `longest` (a scalar tensor) the longest row at LENGTH and the others in proportion."""
-    matrix = matrix.contiguous()
-    count, width = matrix.shape
+def split_rows(latents: Tensor, codes: Tensor, floor: float, longest: Tensor | None = None) -> tuple[Rows, Rows]:
+    """Each row at LENGTH, or with `longest` (a scalar tensor) the longest code at LENGTH and the others in proportion."""
+    width = latents.shape[1]
     depth = padded_width(width)
-    high, low = (torch.empty(count, depth, dtype=torch.float16, device=matrix.device) for _ in range(2))
-    inverse = torch.empty(count, dtype=torch.float32, device=matrix.device)
-    if count:
-        _split_kernel[(triton.cdiv(count, 32),)](
-            matrix,
-            matrix if longest is None else longest,
-            high,
-            low,
-            inverse,
-            count,
-            width,
-            floor,
-            LENGTH,
-            TOGETHER=longest is not None,
-            ROWS=32,
-            DEPTH=depth,
-            PIECE=min(64, depth),
-        )
-    return Rows(high, low, inverse, width)
+    found = []
+    for count in (latents.shape[0], codes.shape[0]):
+        halves = torch.empty(2, count, depth, dtype=torch.float16, device=latents.device)
+        inverse = torch.empty(count, dtype=torch.float32, device=latents.device)
+        found.append(Rows(halves, inverse))
+    (z, c), rows = found, 32
+    blocks = triton.cdiv(z.count, rows)
+    _split_kernel[(blocks + triton.cdiv(c.count, rows),)](
+        latents,
+        z.high,
+        z.low,
+        z.inverse,
+        z.count,
+        codes,
+        c.high,
+        c.low,
+        c.inverse,
+        c.count,
+        codes if longest is None else longest,
+        blocks,
+        width,
+        floor,
+        LENGTH,
+        TOGETHER=longest is not None,
+        ROWS=rows,
+        DEPTH=depth,
+        PIECE=min(64, depth),
+    )
+    return z, c
 
 
 # ---- search ------------------------------------------------------------------------------------------------------------
@@ -217,7 +281,7 @@ def _search_kernel(
 ):
     """For each query, of one part of the keys: the best score, its index, and whether another comes too close to tell.
 
-    Scores are LENGTH² times too large, and without a bias those of unit queries: neither changes which is the best.
+    Scores are LENGTH² times too large and those of unit queries: neither changes which is the best.
     """
     rows = tl.program_id(0) * QUERIES + tl.arange(0, QUERIES)
     split = tl.program_id(1)
@@ -276,6 +340,7 @@ def _search_kernel(
 def _settle_kernel(
     queries,
     keys,
+    k_inverse,
     bias,
     best_scores,
     part_tokens,
@@ -321,6 +386,8 @@ def _settle_kernel(
                         depth = piece + tl.arange(0, DEPTH)
                         q = tl.load(queries + row.to(tl.int64) * width + depth, mask=depth < width, other=0.0)
                         k = _rows(keys, columns, key_count, depth, width)
+                        if not BIASED:
+                            k *= tl.load(k_inverse + columns, mask=columns < key_count, other=0.0)[:, None]
                         scores += tl.sum(k * q.to(tl.float32)[None, :], axis=1)
                     if BIASED:
                         scores -= tl.load(bias + columns, mask=columns < key_count, other=0.0)
@@ -336,19 +403,21 @@ def assign(
     queries: Tensor,
     keys: Tensor,
     bias: Tensor | None,
+    floor: float,
     tiling: Tiling | None = None,
     splits: int | None = None,
 ) -> Tensor:
-    """argmax_j (q·k_j − bias_j) for each row: (N,) int64, ties to the lowest index. A bias is ½‖k‖²; without one ‖k‖ ≤ 1."""
+    """argmax_j q·k_j/‖k_j‖, or with a bias (½‖k_j‖²) argmax_j (q·k_j − bias_j), for each row: (N,) int64. Ties go to the
+    lowest index.
+    """
     (count, width), key_count = queries.shape, keys.shape[0]
     tokens = torch.empty(count, dtype=torch.int64, device=queries.device)
     if not count:
         return tokens
     queries, keys = queries.contiguous(), keys.contiguous()
     # A query's length does not change which code is its nearest, only how it compares with a bias.
-    q = split_rows(queries, 0.0)
-    k = split_rows(keys, 0.0, torch.ones((), device=keys.device) if bias is None else (2 * bias.amax()).sqrt())
-    tiling = tiling or tiling_for("search", queries.device, key_count, q.depth)
+    q, k = split_rows(queries, keys, floor, None if bias is None else (2 * bias.amax()).sqrt())
+    tiling = tiling or tiling_for("search", key_count, q.depth)
     splits, split_size = _split(key_count, tiling.columns, splits, triton.cdiv(count, tiling.rows), least=32)
     scores, doubts = (torch.empty(splits, count, dtype=torch.float32, device=queries.device) for _ in range(2))
     parts = torch.empty(splits, count, dtype=torch.int32, device=queries.device)
@@ -379,6 +448,7 @@ def assign(
     _settle_kernel[(triton.cdiv(count, 32),)](
         queries,
         keys,
+        k.inverse,
         keys if bias is None else bias,
         scores,
         parts,
@@ -520,32 +590,49 @@ def _merge_kernel(
     top_cosines,
     top_tokens,
     negatives,
+    losses,
+    grad_top,
+    grad_negatives,
     code_count,
     splits,
     scale,
+    cos_margin,
+    sin_margin,
+    smallest_sine,
+    FINISH: tl.constexpr,
+    MONOTONE: tl.constexpr,
     TOP: tl.constexpr,
+    SLOTS: tl.constexpr,
     CODES: tl.constexpr,
     ENTRIES: tl.constexpr,
     SPLITS: tl.constexpr,
 ):
-    """Parts of the tokens seen as one; what was among the best of a part but not of the whole becomes a negative."""
-    scale = _powers_of_two(scale)
+    """Parts of the tokens seen as one; what was among the best of a part but not of the whole becomes a negative.
+
+    FINISH: on to each code's loss at once.
+    """
     rows = tl.program_id(0) * CODES + tl.arange(0, CODES)
     inside = rows < code_count
     entries = tl.arange(0, ENTRIES)
     parts = tl.arange(0, SPLITS)
+    slots = tl.arange(0, SLOTS)
     held = inside[:, None] & (entries < splits * TOP)[None, :]
     at = rows[:, None].to(tl.int64) * (splits * TOP) + entries[None, :]
     cosines = tl.load(part_cosines + at, mask=held, other=float("-inf"))
     tokens = tl.load(part_tokens + at, mask=held, other=-1)
+    top = tl.full((CODES, SLOTS), float("-inf"), dtype=tl.float32)
+    token = tl.full((CODES, SLOTS), -1, dtype=tl.int32)
     for k in tl.static_range(TOP):
         best = tl.max(cosines, axis=1)
         chosen = (entries[None, :] == _leftmost(cosines, best, ENTRIES)[:, None]) & (best > float("-inf"))[:, None]
-        place = rows.to(tl.int64) * TOP + k
-        tl.store(top_cosines + place, best, mask=inside)
-        tl.store(top_tokens + place, tl.max(tl.where(chosen, tokens, -1), axis=1).to(tl.int64), mask=inside)
+        top = tl.where((slots == k)[None, :], best[:, None], top)
+        token = tl.where((slots == k)[None, :], tl.max(tl.where(chosen, tokens, -1), axis=1)[:, None], token)
         cosines = tl.where(chosen, float("-inf"), cosines)
-    left = scale * cosines
+    place = rows[:, None].to(tl.int64) * TOP + slots[None, :]
+    kept = inside[:, None] & (slots < TOP)[None, :]
+    tl.store(top_cosines + place, top, mask=kept)
+    tl.store(top_tokens + place, token.to(tl.int64), mask=kept)
+    left = _powers_of_two(scale) * cosines
     there = inside[:, None] & (parts < splits)[None, :]
     part = tl.load(
         part_negatives + rows[:, None].to(tl.int64) * splits + parts[None, :], mask=there, other=float("-inf")
@@ -554,7 +641,13 @@ def _merge_kernel(
     peak = tl.maximum(tl.max(left, axis=1), tl.max(part, axis=1))
     shift = tl.where(peak == float("-inf"), 0.0, peak)
     total = tl.sum(tl.exp2(left - shift[:, None]), axis=1) + tl.sum(tl.exp2(part - shift[:, None]), axis=1)
-    tl.store(negatives + rows, _logarithm(shift, total), mask=inside)
+    negative = _logarithm(shift, total)
+    tl.store(negatives + rows, negative, mask=inside)
+    if FINISH:
+        loss, slopes, pull = _finish(top, token, negative, scale, cos_margin, sin_margin, smallest_sine, MONOTONE)
+        tl.store(losses + rows, loss, mask=inside)
+        tl.store(grad_top + place, slopes, mask=kept)
+        tl.store(grad_negatives + rows, pull, mask=inside)
 
 
 def statistics(
@@ -563,12 +656,16 @@ def statistics(
     valid: Tensor | None,
     scale: float,
     top_k: int,
+    margin: Margin | None = None,
     tiling: Tiling | None = None,
     splits: int | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Per code: top cosines (K, k) in falling order, their tokens (K, k), log Σ exp(scale·cos) over the other tokens (K,)."""
+) -> tuple[Tensor, ...]:
+    """Per code: top cosines (K, k) in falling order, their tokens (K, k), log Σ exp(scale·cos) over the other tokens (K,).
+
+    With a margin, what `finish` makes of them, too.
+    """
     device = codes.high.device
-    tiling = tiling or tiling_for("statistics", device, codes.count, codes.depth)
+    tiling = tiling or tiling_for("statistics", codes.count, codes.depth)
     programs = triton.cdiv(codes.count, tiling.rows)
     splits, split_size = _split(latents.count, tiling.columns, splits, programs, least=2)
     parts, whole = (
@@ -602,23 +699,66 @@ def statistics(
         num_warps=tiling.warps,
         num_stages=tiling.stages,
     )
+    finished = tuple(torch.empty_like(x) for x in (whole[2], whole[0], whole[2])) if margin else ()
     entries = triton.next_power_of_2(splits * top_k)
     at_once = max(1, min(32, 2048 // entries))
     _merge_kernel[(triton.cdiv(codes.count, at_once),)](
         *parts,
         *whole,
+        *(finished or parts),
         codes.count,
         splits,
         scale,
+        *(margin.numbers if margin else (1.0, 0.0, 1.0)),
+        FINISH=margin is not None,
+        MONOTONE=margin is not None and margin.monotone,
         TOP=top_k,
+        SLOTS=triton.next_power_of_2(top_k),
         CODES=at_once,
         ENTRIES=entries,
         SPLITS=triton.next_power_of_2(splits),
     )
-    return whole
+    return *whole, *finished
 
 
 # ---- the loss of each code -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Margin:
+    angle: float
+    smallest_sine: float
+    monotone: bool
+
+    @property
+    def numbers(self) -> tuple[float, float, float]:
+        return math.cos(self.angle), math.sin(self.angle), self.smallest_sine
+
+
+@triton.jit
+def _finish(top, token, negative, scale, cos_margin, sin_margin, smallest_sine, MONOTONE: tl.constexpr):
+    """Each code's loss, softplus(negatives − log Σ exp(s·cos(θ + m))), and its slope in each of the statistics."""
+    present = token >= 0
+    c = tl.where(present, top, 0.0)
+    sine = tl.sqrt_rn(tl.maximum(1 - c * c, 0.0))
+    value = tl.minimum(tl.maximum(c, -1.0), 1.0) * cos_margin - sine * sin_margin
+    slope = cos_margin + c * sin_margin / tl.maximum(sine, smallest_sine)
+    if MONOTONE:
+        beyond = c < -cos_margin
+        value = tl.where(beyond, c + cos_margin - 1, value)
+        slope = tl.where(beyond, 1.0, slope)
+    logits = tl.where(present, scale * value, float("-inf"))
+    peak = tl.max(logits, axis=1)
+    seen = peak > float("-inf")
+    peak = tl.where(seen, peak, 0.0)
+    mass = tl.exp(logits - peak[:, None])
+    total = tl.where(seen, tl.sum(mass, axis=1), 1.0)
+    gap = tl.where(seen, negative, 0.0) - peak - tl.log(total)
+    # softplus and its slope, without overflow; a code without any token says nothing.
+    small = tl.exp(-tl.abs(gap))
+    loss = tl.maximum(gap, 0.0) + tl.where(small < 1e-3, small - 0.5 * small * small, tl.log(1 + small))
+    pull = tl.where(seen, tl.where(gap >= 0, 1.0, small) / (1 + small), 0.0)
+    return tl.where(seen, loss, 0.0), -scale * slope * mass * (pull / total)[:, None], pull
 
 
 @triton.jit(do_not_specialize=["code_count"])
@@ -639,46 +779,22 @@ def _finish_kernel(
     SLOTS: tl.constexpr,
     CODES: tl.constexpr,
 ):
-    """Each code's loss, softplus(negatives − log Σ exp(s·cos(θ + m))), and its slope in each of the statistics."""
     rows = tl.program_id(0) * CODES + tl.arange(0, CODES)
     inside = rows < code_count
     slots = tl.arange(0, SLOTS)
     place = rows[:, None].to(tl.int64) * TOP + slots[None, :]
     held = inside[:, None] & (slots < TOP)[None, :]
-    present = tl.load(top_tokens + place, mask=held, other=-1) >= 0
-    c = tl.where(present, tl.load(top_cosines + place, mask=held, other=0.0), 0.0)
-    sine = tl.sqrt_rn(tl.maximum(1 - c * c, 0.0))
-    value = tl.minimum(tl.maximum(c, -1.0), 1.0) * cos_margin - sine * sin_margin
-    slope = cos_margin + c * sin_margin / tl.maximum(sine, smallest_sine)
-    if MONOTONE:
-        beyond = c < -cos_margin
-        value = tl.where(beyond, c + cos_margin - 1, value)
-        slope = tl.where(beyond, 1.0, slope)
-    logits = tl.where(present, scale * value, float("-inf"))
-    peak = tl.max(logits, axis=1)
-    seen = peak > float("-inf")
-    peak = tl.where(seen, peak, 0.0)
-    mass = tl.exp(logits - peak[:, None])
-    total = tl.where(seen, tl.sum(mass, axis=1), 1.0)
-    negative = tl.where(seen, tl.load(negatives + rows, mask=inside, other=0.0), 0.0)
-    gap = negative - peak - tl.log(total)
-    # softplus and its slope, without overflow; a code without any token says nothing.
-    small = tl.exp(-tl.abs(gap))
-    loss = tl.maximum(gap, 0.0) + tl.where(small < 1e-3, small - 0.5 * small * small, tl.log(1 + small))
-    pull = tl.where(seen, tl.where(gap >= 0, 1.0, small) / (1 + small), 0.0)
-    tl.store(losses + rows, tl.where(seen, loss, 0.0), mask=inside)
+    token = tl.load(top_tokens + place, mask=held, other=-1)
+    top = tl.load(top_cosines + place, mask=held, other=0.0)
+    negative = tl.load(negatives + rows, mask=inside, other=0.0)
+    loss, slopes, pull = _finish(top, token, negative, scale, cos_margin, sin_margin, smallest_sine, MONOTONE)
+    tl.store(losses + rows, loss, mask=inside)
+    tl.store(grad_top + place, slopes, mask=held)
     tl.store(grad_negatives + rows, pull, mask=inside)
-    tl.store(grad_top + place, -scale * slope * mass * (pull / total)[:, None], mask=held)
 
 
 def finish(
-    top_cosines: Tensor,
-    top_tokens: Tensor,
-    negatives: Tensor,
-    scale: float,
-    margin: float,
-    smallest_sine: float,
-    monotone: bool,
+    top_cosines: Tensor, top_tokens: Tensor, negatives: Tensor, scale: float, margin: Margin
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Per code: its loss (K,), and the slope of that in its top cosines (K, k) and its negatives (K,)."""
     code_count, top_k = top_cosines.shape
@@ -692,10 +808,8 @@ def finish(
         grad_negatives,
         code_count,
         scale,
-        math.cos(margin),
-        math.sin(margin),
-        smallest_sine,
-        MONOTONE=monotone,
+        *margin.numbers,
+        MONOTONE=margin.monotone,
         TOP=top_k,
         SLOTS=triton.next_power_of_2(top_k),
         CODES=128,
@@ -886,19 +1000,22 @@ def statistics_backward(
     grad_top: Tensor,
     grad_negatives: Tensor,
     scale: float,
-    upstream: tuple[Tensor, float] | None = None,
+    upstream: tuple[Tensor, float, float] | None = None,
     tiling: Tiling | None = None,
     splits: int | None = None,
 ) -> Tensor:
     """The gradient of the latents (N, D), in their dtype.
 
-    `upstream` (scalar tensor, bound): everything is to be multiplied by the scalar, and no |grad_top| or |scale · grad_negatives|
-    is larger than the bound. Without it the largest is looked for.
+    `upstream` (scalar tensor, share, bound): everything is to be multiplied by scalar · share, and no |grad_top| or
+    |scale · grad_negatives| is larger than the bound. Without it the largest is looked for.
     """
     (count, width), device = latents.shape, latents.device
     if not count:
         return torch.empty_like(latents)
-    stretch, bound = upstream or (torch.maximum(grad_top.abs().amax(), scale * grad_negatives.abs().amax()), 1.0)
+    if upstream is None:
+        stretch, share, bound = torch.maximum(grad_top.abs().amax(), scale * grad_negatives.abs().amax()), 1.0, 1.0
+    else:
+        stretch, share, bound = upstream
     top_k = top_tokens.shape[1]
     tops = torch.empty(top_k, codes.count, dtype=torch.int32, device=device)
     top_pulls = torch.empty(top_k, codes.count, dtype=torch.float32, device=device)
@@ -919,8 +1036,10 @@ def statistics_backward(
         TOP=top_k,
         CODES=128,
     )
-    tiling = tiling or tiling_for("backward", device, codes.count, codes.depth)
+    tiling = tiling or tiling_for("backward", codes.count, codes.depth)
     programs = triton.cdiv(count, tiling.rows)
+    if splits is None:
+        splits = min(LARGEST_PARTS // (count * width), 16 * PROGRAMS // programs)
     splits, split_size = _split(codes.count, tiling.columns, splits, programs, least=32)
     parts = torch.empty(splits, count, width, dtype=torch.float32, device=device)
     out = min(64, codes.depth)
@@ -962,7 +1081,7 @@ def statistics_backward(
         count,
         width,
         splits,
-        bound / (ROOM * LENGTH),
+        share * bound / (ROOM * LENGTH),
         MASKED=valid is not None,
         TOKENS=32,
         DEPTH=min(64, codes.depth),
@@ -970,6 +1089,8 @@ def statistics_backward(
     return gradient
 
 
+# Elements of all the parts of a gradient together.
+LARGEST_PARTS = 2**23
 # Where the largest pull is put: well below what half precision holds (65,504), so that the smallest are well above its least.
 ROOM = 16384.0
 

@@ -15,6 +15,12 @@ def compute_dtype(tensor: Tensor) -> torch.dtype:
     return torch.float64 if tensor.dtype == torch.float64 else torch.float32
 
 
+@torch.compiler.assume_constant_result
+def is_exporting() -> bool:
+    """Whether torch.export is tracing. Asked at trace time: torch 2.11's compiler would take the plain question for a yes."""
+    return torch.compiler.is_exporting()
+
+
 @contextmanager
 def without_autocast(tensor: Tensor) -> Iterator[None]:
     with torch.autocast(device_type=tensor.device.type, enabled=False):
@@ -82,4 +88,4 @@ _matmul.register_autograd(_matmul_backward, setup_context=_matmul_setup)
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:
     """(n, d) @ (d, m) in full precision. An exported program gets the plain operator, so that it needs no arcvq to run."""
-    return a @ b if torch.compiler.is_exporting() else _matmul(a, b)
+    return a @ b if is_exporting() else _matmul(a, b)

@@ -1,10 +1,11 @@
-"""How the kernels cut their work on which GPU."""
+"""How the kernels cut their work: measured on an H200, see benchmarks/h200-tilings.json."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
-import torch
+Kernel = Literal["search", "statistics", "backward"]
 
 
 @dataclass(frozen=True)
@@ -17,8 +18,35 @@ class Tiling:
     stages: int = 2
 
 
-def tiling_for(kernel: str, device: torch.device, codes: int, depth: int) -> Tiling:
-    return Tiling(64, 64, 4)
+# From how many codes on there are many: a walk is long then, and the start of it no longer matters.
+MANY = 8192
+# By kernel and padded width (0: all wider ones), with few codes and with many. Not by the number of tokens, which may change
+# from batch to batch: a new one compiles nothing.
+TILINGS: dict[Kernel, dict[int, tuple[Tiling, Tiling]]] = {
+    "search": {
+        16: (Tiling(128, 128, 4), Tiling(64, 64, 4, 3)),
+        32: (Tiling(64, 256, 4), Tiling(64, 64, 4, 3)),
+        64: (Tiling(128, 128, 4), Tiling(64, 64, 4)),
+        0: (Tiling(64, 128, 4, 3), Tiling(64, 128, 4)),
+    },
+    "statistics": {
+        16: (Tiling(128, 128, 4), Tiling(64, 64, 4)),
+        32: (Tiling(128, 128, 4), Tiling(128, 128, 4)),
+        64: (Tiling(128, 128, 4), Tiling(128, 64, 4)),
+        0: (Tiling(128, 256, 8), Tiling(128, 256, 8)),
+    },
+    "backward": {
+        16: (Tiling(128, 128, 4), Tiling(128, 32, 4)),
+        32: (Tiling(128, 128, 4), Tiling(128, 128, 4)),
+        64: (Tiling(64, 128, 4), Tiling(128, 128, 4)),
+        0: (Tiling(128, 64, 4), Tiling(128, 64, 4)),
+    },
+}
+
+
+def tiling_for(kernel: Kernel, codes: int, depth: int) -> Tiling:
+    widths = TILINGS[kernel]
+    return widths.get(depth, widths[0])[codes >= MANY]
 
 
 def padded_width(width: int) -> int:
