@@ -36,6 +36,13 @@ def cost(function: Callable[[], object], device: torch.device, seconds: float) -
     return Cost(statistics.median(times), quarters[2] - quarters[0], len(times), memory / 2**20)
 
 
+def fastest(function: Callable[[], object], device: torch.device, runs: int = 10) -> float:
+    """Milliseconds of the fastest run: what the device can do when nothing disturbs it."""
+    for _ in range(WARM_UP):
+        function()
+    return min(_once(function, device) for _ in range(runs))
+
+
 def _once(function: Callable[[], object], device: torch.device) -> float:
     if device.type == "cuda":
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

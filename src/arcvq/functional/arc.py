@@ -166,10 +166,10 @@ def _statistics(
         parts = kernels.statistics(unit_latents, unit_codes, valid, scale, top_k)
         whole = arc_merge([ArcStatistics(*part) for part in zip(*(each.unbind(1) for each in parts))], scale)
         return whole.top_cosines, whole.top_tokens, whole.negatives
-    parts = [
+    blocks = [
         _block_statistics(unit_latents, unit_codes[codes], valid, scale, top_k) for codes in code_blocks(unit_codes)
     ]
-    top_cosines, top_tokens, negatives = (torch.cat(part) for part in zip(*parts))
+    top_cosines, top_tokens, negatives = (torch.cat(part) for part in zip(*blocks))
     return top_cosines, top_tokens, negatives
 
 
