@@ -24,7 +24,7 @@ def test_the_slower_of_computing_and_moving_counts() -> None:
 def test_the_measured_limits_come_from_the_time_of_a_product_and_a_copy(
     small: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "fastest", lambda function, device: function() is None or 2.0)
+    monkeypatch.setattr(limits, "fastest_run", lambda function, device: function() is None or 2.0)
     found = measure_limits(CPU)
     assert found.operations_per_second == pytest.approx(2 * 128**3 / 2e-3)
     assert found.bytes_per_second == pytest.approx(2 * 2**20 / 2e-3)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from arcvq.bench.measure import fastest
+from arcvq.bench.measure import fastest_run
 from arcvq.functional.precision import ieee_matmul
 
 # Side of the square float32 product, and bytes of the copy.
@@ -49,9 +49,9 @@ def measure_limits(device: torch.device) -> Limits:
     a, b = torch.randn(2, side, side, device=device)
     product = torch.empty_like(a)
     with ieee_matmul(a):
-        seconds = fastest(lambda: torch.mm(a, b, out=product), device) / 1e3
+        seconds = fastest_run(lambda: torch.mm(a, b, out=product), device) / 1e3
     operations = 2.0 * math.pow(side, 3) / seconds
     source = torch.zeros(COPY.get(device.type, COPY["cpu"]), dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    seconds = fastest(lambda: target.copy_(source), device) / 1e3
+    seconds = fastest_run(lambda: target.copy_(source), device) / 1e3
     return Limits(operations, 2.0 * source.numel() / seconds)
