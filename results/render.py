@@ -1,4 +1,4 @@
-"""Write the measured numbers into the documents: the README's results and the presets' headers. Nothing is typed by hand.
+"""Write the measured numbers into the documents: README, docs/speed.md, the presets' headers. Nothing is typed by hand.
 
 python results/render.py            rewrite what is out of date
 python results/render.py --check    say what is out of date and exit with 1
@@ -10,6 +10,8 @@ import json
 import sys
 from pathlib import Path
 from typing import Any
+
+from speed import speed_section
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
@@ -72,11 +74,11 @@ def preset_line(data: str, name: str, found: dict[str, dict[str, list[dict[str, 
 
 def documents() -> dict[Path, str]:
     """Every document that carries numbers → what it should say."""
-    readme = ROOT / "README.md"
-    text = readme.read_text(encoding="utf-8")
-    head, rest = text.split(BEGIN)
-    _, tail = rest.split(END)
-    wanted = {readme: f"{head}{BEGIN}\n{readme_section()}\n{END}{tail}"}
+    sections = {
+        ROOT / "README.md": readme_section(),
+        ROOT / "docs" / "speed.md": speed_section(ROOT / "benchmarks"),
+    }
+    wanted = {path: between_markers(path.read_text(encoding="utf-8"), section) for path, section in sections.items()}
     found = results()
     for path in sorted(PRESETS.rglob("*.yaml")):
         lines = [line for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith(EXPECT)]
@@ -84,6 +86,12 @@ def documents() -> dict[Path, str]:
         lines.insert(first_setting, preset_line(path.parent.name, path.stem, found))
         wanted[path] = "\n".join(lines) + "\n"
     return wanted
+
+
+def between_markers(text: str, section: str) -> str:
+    head, rest = text.split(BEGIN)
+    _, tail = rest.split(END)
+    return f"{head}{BEGIN}\n{section}\n{END}{tail}"
 
 
 def _row(name: str, protocol: str, metrics: dict[str, float], columns: dict[str, tuple[str, str]]) -> str:

@@ -142,10 +142,15 @@ def build_parser() -> argparse.ArgumentParser:
         "bench",
         bench,
         "measure speed and memory, beside the plain way and other libraries",
-        "  arcvq bench\n  arcvq bench --suite full --out benchmarks/gpu.json --plot benchmarks/gpu.png",
+        "  arcvq bench\n  arcvq bench --suite full --out benchmarks/gpu.json --plot benchmarks/gpu.png\n"
+        "  arcvq bench --suite tokens --model tiny --data sample --limit 256",
     )
     sub.add_argument(
-        "--suite", default="small", metavar="NAME", help="small (default; a minute or two on a CPU) or full (for a GPU)"
+        "--suite",
+        default="small",
+        metavar="NAME",
+        help="small (default; a minute or two on a CPU), full (for a GPU), search (the search alone, large codebooks), "
+        "or tokens (a trained tokenizer in each precision)",
     )
     sub.add_argument("--device", metavar="NAME", help="default: cuda if there is one, else cpu")
     sub.add_argument(
@@ -153,7 +158,15 @@ def build_parser() -> argparse.ArgumentParser:
     )
     sub.add_argument("--tasks", nargs="+", metavar="TASK", help="only these of: assign arc samp layer")
     sub.add_argument("--out", type=Path, metavar="FILE.json", help="write everything measured there")
-    sub.add_argument("--plot", type=Path, metavar="FILE.png", help="draw how time and memory grow with the codebook")
+    sub.add_argument("--plot", type=Path, metavar="FILE.png", help="draw how time and memory grow with K and N")
+    tokens = sub.add_argument_group("for --suite tokens")
+    tokens.add_argument("--model", metavar="RUN", help="a run, a saved tokenizer, or an embedded one (tiny)")
+    tokens.add_argument("--data", metavar="NAME", help="whose test images: sample, cifar10, folder:PATH, ...")
+    tokens.add_argument("--root", type=Path, metavar="DIR", help="where data sets lie")
+    tokens.add_argument("--limit", type=_positive, metavar="N", help="only the first N images")
+    tokens.add_argument("--batch-size", type=_positive, metavar="N", help="images at a time (default: chosen to fit)")
+    tokens.add_argument("--channels-last", action="store_true", help="once more with the channels last")
+    tokens.add_argument("--compile", action="store_true", help="once more with the trunk compiled")
 
     sub = command(
         "reconstruct",
@@ -172,7 +185,7 @@ def build_parser() -> argparse.ArgumentParser:
     sub.add_argument("run", metavar="RUN", help="a run, a saved tokenizer, or an embedded one (tiny)")
     sub.add_argument("tokens", type=Path, metavar="TOKENS.npz")
     sub.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the PNGs")
-    sub.add_argument("--json", action="store_true", help="print as JSON")
+    _inference(sub)
     return parser
 
 
@@ -265,41 +278,73 @@ def evaluate(arguments: argparse.Namespace) -> int:
 
 
 def bench(arguments: argparse.Namespace) -> int:
-    from arcvq.bench.plot import growth_png
-    from arcvq.bench.suite import bench_device, run_suite, suite
+    from arcvq.bench.suite import ONLY, run_suite, suite
     from arcvq.report import print_bench, progress_bar
     from arcvq.storage import check_file, write_bytes, write_json
+    from arcvq.tokenizers.inference import choose_device
 
-    sizes, device = suite(arguments.suite), bench_device(arguments.device)
     for path in filter(None, (arguments.out, arguments.plot)):
         check_file(path)
+    if arguments.suite == "tokens":
+        return _bench_tokens(arguments)
+    sizes, device = suite(arguments.suite), choose_device(arguments.device)
     with progress_bar() as progress:
-        document = run_suite(sizes, device, seconds=arguments.seconds, tasks=arguments.tasks, progress=progress)
+        tasks = arguments.tasks or ONLY.get(arguments.suite)
+        document = run_suite(sizes, device, seconds=arguments.seconds, tasks=tasks, progress=progress)
     print_bench(document)
     if arguments.out:
         write_json(arguments.out, document)
     if arguments.plot:
+        from arcvq.bench.plot import growth_png
+
         write_bytes(arguments.plot, growth_png(document))
     return 0
 
 
+def _bench_tokens(arguments: argparse.Namespace) -> int:
+    from arcvq.bench.tokens import run_tokens
+    from arcvq.report import print_tokens_bench, progress_bar
+    from arcvq.storage import write_json
+    from arcvq.tokenizers.inference import choose_device
+
+    if arguments.model is None or arguments.data is None:
+        raise ArcvqError("--suite tokens needs a tokenizer and images: --model RUN --data NAME")
+    if arguments.plot or arguments.tasks:
+        raise ArcvqError("--suite tokens has no --plot and no --tasks: it measures one tokenizer, at one size")
+    with progress_bar() as progress:
+        document = run_tokens(
+            arguments.model,
+            arguments.data,
+            choose_device(arguments.device),
+            root=arguments.root,
+            limit=arguments.limit,
+            batch_size=arguments.batch_size,
+            seconds=arguments.seconds,
+            channels_last=arguments.channels_last,
+            compile=arguments.compile,
+            progress=progress,
+        )
+    print_tokens_bench(document)
+    if arguments.out:
+        write_json(arguments.out, document)
+    return 0
+
+
 def reconstruct(arguments: argparse.Namespace) -> int:
-    from arcvq.tokenizers import Tokenizer
     from arcvq.tokenizers.files import reconstruct_files, write_images
 
-    pixels, names = reconstruct_files(Tokenizer.from_pretrained(arguments.run), arguments.images)
+    pixels, names = reconstruct_files(_tokenizer(arguments), arguments.images, **_how(arguments))
     return _report_files(write_images(arguments.out, pixels, names, spare=arguments.images), arguments.json)
 
 
 def encode(arguments: argparse.Namespace) -> int:
     from arcvq.storage import check_file
-    from arcvq.tokenizers import Tokenizer
     from arcvq.tokenizers.files import encode_files
 
     if arguments.out.suffix != ".npz":
         raise ArcvqError(f"{arguments.out}: a token file's name ends in .npz")
     check_file(arguments.out)
-    tokens = encode_files(Tokenizer.from_pretrained(arguments.run), arguments.images)
+    tokens = encode_files(_tokenizer(arguments), arguments.images, **_how(arguments))
     tokens.save(arguments.out)
     grid = "×".join(map(str, tokens.tokens.shape[1:]))
     if arguments.json:
@@ -310,11 +355,10 @@ def encode(arguments: argparse.Namespace) -> int:
 
 
 def decode(arguments: argparse.Namespace) -> int:
-    from arcvq.tokenizers import Tokenizer
     from arcvq.tokenizers.files import Tokens, decode_tokens, write_images
 
     tokens = Tokens.load(arguments.tokens)
-    pixels = decode_tokens(Tokenizer.from_pretrained(arguments.run), tokens)
+    pixels = decode_tokens(_tokenizer(arguments), tokens, **_how(arguments))
     return _report_files(write_images(arguments.out, pixels, tokens.names), arguments.json)
 
 
@@ -342,7 +386,32 @@ def _dry_run(system: Any, as_json: bool) -> int:
 def _images(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("run", metavar="RUN", help="a run, a saved tokenizer, or an embedded one (tiny)")
     sub.add_argument("images", nargs="+", metavar="IMAGE", help="image files, or folders of them")
+    _inference(sub)
+
+
+def _inference(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--device", metavar="NAME", help="default: cuda if there is one, else cpu")
+    sub.add_argument(
+        "--precision", default="fp32", metavar="NAME", help="of the trunk: fp32 (default), tf32, fp16 or bf16"
+    )
+    sub.add_argument("--batch-size", type=_positive, metavar="N", help="images at a time (default: chosen to fit)")
+    sub.add_argument("--channels-last", action="store_true", help="the trunk's weights with the channels last")
+    sub.add_argument("--compile", action="store_true", help="torch.compile the trunk: for many images")
     sub.add_argument("--json", action="store_true", help="print as JSON")
+
+
+def _tokenizer(arguments: argparse.Namespace) -> Any:
+    from arcvq.tokenizers import Tokenizer
+    from arcvq.tokenizers.inference import check_precision, choose_device
+
+    device = choose_device(arguments.device)
+    check_precision(arguments.precision, device)
+    tokenizer = Tokenizer.from_pretrained(arguments.run, device=device)
+    return tokenizer.speed_up(compile=arguments.compile, channels_last=arguments.channels_last)
+
+
+def _how(arguments: argparse.Namespace) -> dict[str, Any]:
+    return {"precision": arguments.precision, "batch_size": arguments.batch_size}
 
 
 def _report_files(paths: Sequence[Path], as_json: bool) -> int:

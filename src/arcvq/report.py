@@ -68,24 +68,55 @@ def print_comparison(rows: Mapping[str, Mapping[str, float]], title: str, missin
 def print_bench(document: Mapping[str, Any]) -> None:
     """One table per task and size: who took how long and how much memory, the fastest in bold."""
     console = Console()
-    console.print(f"{document['device']}, torch {document['versions']['torch']}", highlight=False)
+    measured = document["limits"]["measured"]
+    peaks = f"{measured['operations_per_second'] / 1e12:.2f} TFLOP/s, {measured['bytes_per_second'] / 1e9:,.0f} GB/s"
+    title = f"{document['device']}, torch {document['versions']['torch']}; limit, measured: float32 product and copy at {peaks}"
+    console.print(title, highlight=False, soft_wrap=True)
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in document["rows"]:
         groups.setdefault((row["task"], row["tokens"], row["codes"], row["width"]), []).append(row)
     for (task, tokens, codes, width), rows in groups.items():
         console.print(f"{task}: N = {tokens:,}, K = {codes:,}, D = {width}", highlight=False)
         table = Table("who", box=None, padding=(0, 2))
-        for heading in ("ms", "extra MiB"):
+        for heading in ("ms", "of limit", "extra MiB"):
             table.add_column(heading, justify="right")
         fastest = min((row["milliseconds"] for row in rows if "milliseconds" in row), default=None)
         for row in rows:
             if "missing" in row:
-                table.add_row(row["name"], "–", row["missing"])
+                table.add_row(row["name"], "–", "–", row["missing"])
                 continue
             time = f"{row['milliseconds']:.3f}"
             bold = row["milliseconds"] == fastest
-            table.add_row(row["name"], f"[bold]{time}[/bold]" if bold else time, f"{row['mebibytes']:,.1f}")
+            limit = f"{row['limit_fraction']:.1%}"
+            table.add_row(row["name"], f"[bold]{time}[/bold]" if bold else time, limit, f"{row['mebibytes']:,.1f}")
         console.print(table)
+
+
+def print_tokens_bench(document: Mapping[str, Any]) -> None:
+    """One row per precision and way of running."""
+    console = Console()
+    console.print(f"{document['device']}, torch {document['versions']['torch']}", highlight=False)
+    title = f"{document['model']} on {document['data']}, {document['images']:,} images, {document['batch_size']:,} at a time"
+    console.print(title, highlight=False, soft_wrap=True)
+    table = Table(box=None, padding=(0, 1))
+    table.add_column("precision", no_wrap=True)
+    for heading in ("same tokens", "PSNR", "to fp32", "encoded/s", "decoded/s", "MiB"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in document["rows"]:
+        if "missing" in row:
+            continue
+        table.add_row(
+            row["name"],
+            f"{row['agreement']:.3%}",
+            f"{row['psnr']:.3f}",
+            f"{row['psnr_difference']:+.4f}",
+            *(f"{row[f'{way}_images_per_second']:,.0f}" for way in ("encode", "decode")),
+            f"{max(row['encode_mebibytes'], row['decode_mebibytes']):,.1f}",
+        )
+    console.print(table)
+    for row in document["rows"]:
+        if "missing" in row:
+            console.print(f"{row['name']} missing: {row['missing']}", highlight=False, soft_wrap=True)
 
 
 def _marked(name: str, metrics: Mapping[str, float], rows: Mapping[str, Mapping[str, float]]) -> str:

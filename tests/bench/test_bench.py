@@ -1,7 +1,7 @@
 """The benchmark measures what it says, and a library that is not there is said to be missing, never a number."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +9,24 @@ import pytest
 import torch
 
 from arcvq import ArcvqError, functional
-from arcvq.bench import SUITES, Size, all_contenders, contenders, run_suite
+from arcvq.bench import SUITES, Size, all_contenders, contenders, limits, run_suite
 from arcvq.bench.contenders import MARGIN, SCALE, TOP_K, plain_arc_loss, plain_assign
 from arcvq.bench.measure import cost
 from arcvq.bench.plot import growth_figure
-from arcvq.bench.suite import bench_device, suite
+from arcvq.bench.suite import suite
 from arcvq.cli import main
+from arcvq.tokenizers.inference import choose_device
 
 CPU = torch.device("cpu")
-TINY = [Size(64, 16, 8), Size(64, 32, 8)]
+TINY = [Size(64, 16, 8), Size(64, 32, 8), Size(128, 32, 8)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _small_limits() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(limits.PRODUCT, "cpu", 64)
+        patch.setitem(limits.COPY, "cpu", 2**16)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +45,7 @@ def test_every_contender_has_a_row_at_every_size(document: dict[str, Any]) -> No
     assert len(document["rows"]) == len(TINY) * len(all_contenders(CPU))
     for row in document["rows"]:
         assert ("milliseconds" in row) != ("missing" in row)
+        assert ("exponentials" in row) == (row["task"] in ("arc", "samp") and "missing" not in row)
         if row["name"].startswith(("arcvq", "plain")):
             assert row["milliseconds"] > 0
             assert row["operations"] >= 2 * row["tokens"] * row["codes"] * row["width"]
@@ -62,8 +72,9 @@ def test_a_contender_that_runs_out_of_memory_has_no_number(monkeypatch: pytest.M
 
     monkeypatch.setattr(contenders, "plain_assign", greedy)
     rows = run_suite(TINY[:1], CPU, seconds=0.0, tasks=["assign"])["rows"]
-    assert rows[-1]["missing"].startswith("out of memory")
-    assert "milliseconds" not in rows[-1]
+    plain = next(row for row in rows if row["name"] == "plain")
+    assert plain["missing"].startswith("out of memory")
+    assert "milliseconds" not in plain
 
 
 def test_the_memory_is_the_peak_beyond_what_was_there() -> None:
@@ -86,18 +97,43 @@ def test_bounded_blocks_hold_less_than_the_plain_way(monkeypatch: pytest.MonkeyP
 
 
 def test_the_figure_shows_the_measured_numbers(document: dict[str, Any]) -> None:
-    axes = growth_figure(document).axes
-    assert len(axes) == 4
-    line = next(line for line in axes[0].get_lines() if line.get_label() == "arcvq chunked")
-    rows = [row for row in document["rows"] if row["task"] == "samp" and row["name"] == "arcvq chunked"]
-    assert list(line.get_xdata()) == [row["codes"] for row in rows]
-    assert list(line.get_ydata()) == [row["milliseconds"] for row in rows]
+    """Three tasks over K and over N, each with time, memory and the share of the limit."""
+    figure = growth_figure(document)
+    axes = figure.axes
+    assert len(axes) == 3 * 6
+    assert all(axis.get_xscale() == axis.get_yscale() == "log" for axis in axes)
+    rows = [row for row in document["rows"] if row["task"] == "assign" and row["name"] == "arcvq chunked"]
+    for column, growth, own in ((0, "codes", rows[:2]), (3, "tokens", rows[1:])):
+        for axis, measure in zip(axes[column::6], ("milliseconds", "mebibytes", "limit_fraction")):
+            line = next(line for line in axis.get_lines() if line.get_label() == "arcvq chunked")
+            assert list(line.get_xdata()) == [row[growth] for row in own]
+            assert list(line.get_ydata()) == [max(row[measure], 1e-3) for row in own]
+    limit = next(line for line in axes[0].get_lines() if line.get_label() == "limit")
+    assert list(limit.get_ydata()) == [row["limit_milliseconds"] for row in rows[:2]]
+
+
+def test_a_suite_of_one_task_draws_only_that() -> None:
+    document = run_suite(TINY[:2], CPU, seconds=0.0, tasks=["assign"])
+    assert len(growth_figure(document).axes) == 3
+
+
+def test_the_search_suite_is_the_search_alone_with_faiss_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SUITES, "search", TINY[:1])
+    out = tmp_path / "search.json"
+    assert main(["bench", "--suite", "search", "--seconds", "0", "--device", "cpu", "--out", str(out)]) == 0
+    rows = json.loads(out.read_text())["rows"]
+    assert [(row["task"], row["name"]) for row in rows] == [
+        ("assign", name) for name in ("arcvq chunked", "plain", "faiss IndexFlatIP")
+    ]
+    assert "milliseconds" in rows[2] or rows[2]["missing"] == "faiss-cpu is not installed: pip install faiss-cpu"
 
 
 def test_what_does_not_exist_is_named() -> None:
     for call, message in (
         (lambda: suite("huge"), "unknown suite 'huge': expected one of small, full"),
-        (lambda: bench_device("gpux"), "unknown device 'gpux'"),
+        (lambda: choose_device("gpux"), "unknown device 'gpux'"),
         (lambda: run_suite(TINY, CPU, tasks=["search"]), "unknown task 'search'"),
     ):
         with pytest.raises(ArcvqError, match=message):
@@ -110,7 +146,9 @@ def test_the_command_writes_numbers_and_a_figure(
     monkeypatch.setitem(SUITES, "small", TINY)
     out, plot = tmp_path / "bench.json", tmp_path / "bench.png"
     assert main(["bench", "--seconds", "0", "--device", "cpu", "--out", str(out), "--plot", str(plot)]) == 0
-    assert "layer: N = 64, K = 32, D = 8" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "layer: N = 64, K = 32, D = 8" in said
+    assert "of limit" in said
     assert {row["task"] for row in json.loads(out.read_text())["rows"]} == {"assign", "arc", "samp", "layer"}
     assert plot.read_bytes().startswith(b"\x89PNG")
 

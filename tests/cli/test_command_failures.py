@@ -309,3 +309,20 @@ def test_an_interrupted_demo_says_how_to_go_on(
     said = arcvq("demo", "--out", tmp_path / "demo")
     assert said.code == 130
     assert said.errors == "runs/demo/vq-vae: stopped at step 3 of 400; the same command goes on\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--precision", "fp8"), "unknown precision 'fp8': expected one of fp32, tf32, fp16, bf16"),
+        (("--precision", "tf32", "--device", "cpu"), "precision tf32 needs an NVIDIA GPU: on a CPU use fp32 or bf16"),
+        (("--device", "gpux"), "unknown device 'gpux'"),
+    ],
+)
+def test_a_wrong_way_of_running_is_refused_before_the_work(
+    options: tuple[str, ...], message: str, refused: Callable[..., str], images: Path, tmp_path: Path
+) -> None:
+    assert message in refused("encode", "tiny", images, "--out", tmp_path / "tokens.npz", *options)
+    assert message in refused("reconstruct", "tiny", images, "--out", tmp_path / "out", *options)
+    assert not (tmp_path / "tokens.npz").exists()
+    assert not (tmp_path / "out").exists()

@@ -169,6 +169,16 @@ def test_encoding_twice_gives_the_same_tokens(arcvq: Run, images: Path, tmp_path
     assert list(one["names"]) == [f"image-{i}" for i in range(4)]
 
 
+def test_the_commands_take_a_precision_a_batch_size_and_a_layout(arcvq: Run, images: Path, tmp_path: Path) -> None:
+    how = ("--precision", "bf16", "--batch-size", "3", "--channels-last", "--device", "cpu")
+    tokens = tmp_path / "tokens.npz"
+    assert arcvq("encode", "tiny", images, "--out", tokens, *how).code == 0
+    assert arcvq("decode", "tiny", tokens, "--out", tmp_path / "decoded", *how).code == 0
+    assert arcvq("reconstruct", "tiny", images, "--out", tmp_path / "rebuilt", *how).code == 0
+    for name in (f"image-{i}.png" for i in range(4)):
+        assert (tmp_path / "decoded" / name).read_bytes() == (tmp_path / "rebuilt" / name).read_bytes()
+
+
 def test_json_is_printed_when_asked_for(arcvq: Run, images: Path, tmp_path: Path) -> None:
     tokens = tmp_path / "tokens.npz"
     encoded = json.loads(arcvq("encode", "tiny", images / "image-0.png", "--out", tokens, "--json").output)

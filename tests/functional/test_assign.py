@@ -53,6 +53,17 @@ def test_repeated_rows_of_any_value_tie_to_the_lowest_index(body: str) -> None:
     assert not torch.isin(tokens, torch.tensor([300, 512])).any()
 
 
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("codes", [2048, 3072, 4097, 6400])
+def test_ties_across_blocks_and_groups_go_to_the_lowest_index(codes: int, metric: str) -> None:
+    codebook = torch.randn(codes, 16)
+    codebook[codes // 2 :] = codebook[: codes - codes // 2].clone()
+    latents = torch.randn(300, 16)
+    tokens = assign(latents, codebook, metric, "chunked")
+    assert tokens.max() < codes // 2 + codes % 2
+    assert torch.equal(tokens, assign(latents, codebook, metric, "reference"))
+
+
 @pytest.mark.parametrize("body", BODIES)
 def test_a_latent_without_direction_takes_the_first_code(body: str) -> None:
     assert assign(torch.zeros(2, 3), torch.randn(4, 3), "cosine", body).tolist() == [0, 0]

@@ -53,3 +53,21 @@ def test_blocks_cover_every_token_once_and_stay_within_the_budget(codes: int, mo
     assert [i for block in blocks for i in range(321)[block]] == list(range(321))
     assert blocks[-1].stop == 321
     assert all((block.stop - block.start) * codes <= max(1000, codes) for block in blocks)
+
+
+@pytest.mark.parametrize("codes", [1, 7, 100, 149, 151, 5001])
+def test_blocks_of_codes_cover_every_code_once_and_none_is_very_small(
+    codes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(chunks.CODES, "cpu", 100)
+    blocks = list(chunks.code_blocks(torch.empty(codes, 2)))
+    assert [i for block in blocks for i in range(codes)[block]] == list(range(codes))
+    assert all(min(50, codes) <= block.stop - block.start <= 150 for block in blocks)
+
+
+def test_a_large_codebook_is_cut_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block of few tokens with all codes would be as large as the codebook."""
+    monkeypatch.setitem(chunks.ELEMENTS, "cpu", 2**12)
+    monkeypatch.setitem(chunks.CODES, "cpu", 2**7)
+    latents, codebook = torch.randn(64, 2), torch.randn(2**14, 2)
+    assert largest_allocation(lambda: assign(latents, codebook, backend="chunked")) <= 4 * codebook.numel()

@@ -1,6 +1,8 @@
 """Image files → token files → image files."""
 
 import pickle
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from arcvq.data import write_png
 from arcvq.tokenizers import SmallTrunkConfig
 from arcvq.tokenizers.files import (
     Tokens,
+    _read_ahead,
     decode_tokens,
     encode_files,
     image_paths,
@@ -156,6 +159,39 @@ def test_many_images_go_in_several_batches(folder: Path) -> None:
     once, often = encode_files(tokenizer, [folder]), encode_files(tokenizer, [folder] * 6)
     assert torch.equal(often.tokens, once.tokens.repeat(6, 1, 1))
     assert len(set(often.names)) == 72
+
+
+def test_the_size_of_a_batch_and_the_precision_reach_the_tokenizer(folder: Path) -> None:
+    tokenizer = make_tokenizer()
+    seen: list[tuple[int, bool]] = []
+    for part in (tokenizer.encoder, tokenizer.decoder):
+        part.register_forward_pre_hook(
+            lambda _, inputs: seen.append((len(inputs[0]), torch.is_autocast_enabled("cpu")))
+        )
+    tokens = encode_files(tokenizer, [folder], batch_size=5, precision="bf16")
+    decode_tokens(tokenizer, tokens, batch_size=7, precision="fp32")
+    assert seen == [(5, True), (5, True), (2, True), (7, False), (5, False)]
+    assert "unknown precision" in error_of(lambda: encode_files(tokenizer, ["none.png"], precision="fp8"))
+
+
+def test_the_next_batch_is_read_while_one_is_in_work() -> None:
+    read: list[int] = []
+    parts = [[0, 1], [2, 3], [4, 5], [6]]
+    for i, images in enumerate(_read_ahead(parts, lambda path: read.append(path) or torch.tensor(path))):
+        assert torch.stack(images).tolist() == parts[i]
+        ahead = sum(len(part) for part in parts[: i + 2])
+        for _ in range(200):  # the threads read on by themselves, up to the next batch and no further
+            if len(read) == ahead:
+                break
+            time.sleep(0.01)
+        assert sorted(read) == list(range(ahead))
+
+
+def test_a_damaged_image_in_a_later_batch_ends_the_reading(folder: Path) -> None:
+    (folder / "image-07.png").write_bytes(b"no image")
+    message = error_of(lambda: encode_files(make_tokenizer(), [folder], batch_size=3))
+    assert "image-07.png" in message
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("arcvq-read")]
 
 
 def test_images_come_at_the_tokenizers_size_and_channels(tmp_path: Path) -> None:

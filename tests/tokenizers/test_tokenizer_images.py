@@ -1,5 +1,6 @@
 """Images ↔ tokens: the ways through a tokenizer agree, and what is no image or no token is refused in one line."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from torch import Tensor
 from arcvq import VQ, ArcVQ, ArcvqError, Tokenizer
 from arcvq.data import to_unit
 from arcvq.tokenizers import SmallTrunkConfig
+from arcvq.tokenizers.inference import MAPS, images_at_once
 
 TRUNK = SmallTrunkConfig(width=16, residual_width=8, latent_dim=8)
 
@@ -168,3 +170,89 @@ def test_images_from_latents_stay_in_range() -> None:
     with torch.no_grad():
         tokenizer.decoder[-1].bias.fill_(5.0)
     assert tokenizer.decode_latents(torch.randn(2, 8, 3, 3)).max().item() == 1.0
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_a_half_precision_moves_few_tokens_and_leaves_the_search_in_float32(precision: Any, images: Tensor) -> None:
+    tokenizer = Tokenizer.from_pretrained("tiny")
+    seen: list[torch.dtype] = []
+    tokenizer.quantizer.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].dtype))
+    exact, half = tokenizer.encode(images), tokenizer.encode(images, precision=precision)
+    assert seen == [torch.float32, torch.float32]
+    assert 0.9 < (exact == half).double().mean() <= 1
+    copies = tokenizer.decode(half, precision=precision)
+    assert copies.dtype == torch.float32
+    assert not torch.equal(copies, tokenizer.decode(half))
+    torch.testing.assert_close(copies, tokenizer.decode(half), rtol=0, atol=0.1)
+    assert torch.equal(tokenizer.reconstruct(images, precision=precision), copies)
+
+
+def test_fp32_is_fp32_whatever_stands_around_it(images: Tensor) -> None:
+    tokenizer = make_tokenizer()
+    exact = tokenizer.reconstruct(images)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(tokenizer.reconstruct(images), exact)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"precision": "fp8"}, "unknown precision 'fp8': expected one of fp32, tf32, fp16, bf16"),
+        ({"precision": "tf32"}, "precision tf32 needs an NVIDIA GPU: on a CPU use fp32 or bf16"),
+        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
+    ],
+)
+def test_a_wrong_way_of_running_is_refused_in_one_line(options: Any, message: str, images: Tensor) -> None:
+    tokenizer = make_tokenizer()
+    tokens = tokenizer.encode(images)
+    for call, argument in ((tokenizer.encode, images), (tokenizer.reconstruct, images), (tokenizer.decode, tokens)):
+        with pytest.raises(ArcvqError) as raised:
+            call(argument, **options)
+        assert str(raised.value) == message
+
+
+def test_batches_give_what_the_whole_gives(images: Tensor) -> None:
+    tokenizer = Tokenizer.from_pretrained("tiny")
+    sizes: list[int] = []
+    tokenizer.encoder.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
+    tokens = tokenizer.encode(images)
+    assert torch.equal(tokenizer.encode(images, batch_size=5), tokens)
+    assert sizes == [12, 5, 5, 2]
+    torch.testing.assert_close(tokenizer.decode(tokens, batch_size=5), tokenizer.decode(tokens))
+    torch.testing.assert_close(tokenizer.reconstruct(images, batch_size=5), tokenizer.reconstruct(images))
+
+
+def test_a_batch_is_smaller_for_larger_images_and_never_empty() -> None:
+    tokenizer = make_tokenizer()
+    assert tokenizer.batch_size(32, 32) == 256
+    assert tokenizer.batch_size(64, 64) == 64
+    assert tokenizer.batch_size(4096, 4096) == 1
+
+
+def test_on_a_gpu_a_batch_fits_into_half_of_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = 2**30
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 2 * free))
+    for name in ("memory_reserved", "memory_allocated"):
+        monkeypatch.setattr(torch.cuda, name, lambda device: 0)
+    gpu = torch.device("cuda")
+    assert images_at_once(32, 32, 16, gpu) == 4096  # enough work; there would be room for more
+    fitting = images_at_once(256, 256, 128, gpu)
+    assert 1 <= fitting < 64
+    assert fitting * 4 * MAPS * 128 * 256 * 256 <= free / 2
+    assert images_at_once(8192, 8192, 1024, gpu) == 1
+
+
+def test_channels_last_changes_the_layout_and_not_the_numbers(images: Tensor, tmp_path: Path) -> None:
+    plain, last = Tokenizer.from_pretrained("tiny"), Tokenizer.from_pretrained("tiny").speed_up(channels_last=True)
+    assert last.encoder[2].weight.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(last.encode(images), plain.encode(images))
+    torch.testing.assert_close(last.reconstruct(images), plain.reconstruct(images))
+    again = Tokenizer.from_pretrained(last.save_pretrained(tmp_path / "saved"))
+    assert torch.equal(again.reconstruct(images), plain.reconstruct(images))
+
+
+def test_a_compiled_trunk_gives_the_same_tokens(images: Tensor) -> None:
+    plain, compiled = Tokenizer.from_pretrained("tiny"), Tokenizer.from_pretrained("tiny").speed_up(compile=True)
+    assert compiled.state_dict().keys() == plain.state_dict().keys()
+    assert torch.equal(compiled.encode(images), plain.encode(images))
+    torch.testing.assert_close(compiled.reconstruct(images), plain.reconstruct(images), rtol=0, atol=1e-4)

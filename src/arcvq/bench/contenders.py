@@ -47,6 +47,7 @@ def all_contenders(device: torch.device) -> list[Contender]:
     return [
         *found,
         Contender("plain", "assign", _plain_assign_step),
+        *([Contender("faiss IndexFlatIP", "assign", _faiss_step)] if device.type == "cpu" else []),
         Contender("plain", "arc", _plain_arc_step),
         Contender("plain", "samp", _plain_samp_step),
         Contender("vector-quantize-pytorch cosine", "layer", partial(_lucidrains, cosine=True)),
@@ -99,6 +100,19 @@ def _samp_step(latents: Tensor, codes: Tensor, backend: functional.Backend) -> S
 
 def _plain_assign_step(latents: Tensor, codes: Tensor) -> Step:
     return lambda: plain_assign(latents, codes)
+
+
+def _faiss_step(latents: Tensor, codes: Tensor) -> Step:
+    """An exact index, built anew each time as a codebook that is being trained would ask for: that is a copy of the codes."""
+    faiss = _library("faiss", package="faiss-cpu")
+    faiss.omp_set_num_threads(torch.get_num_threads())
+
+    def step() -> Any:
+        index = faiss.IndexFlatIP(codes.shape[1])
+        index.add(functional.unit(codes).numpy())
+        return index.search(functional.unit(latents).numpy(), 1)[1]
+
+    return step
 
 
 def _plain_arc_step(latents: Tensor, codes: Tensor) -> Step:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from arcvq.bench.contenders import Contender, Missing, all_contenders
+from arcvq.bench.limits import Limits, measure_limits, sheet
 from arcvq.bench.measure import cost
 from arcvq.errors import ArcvqError
 
@@ -33,7 +34,11 @@ SUITES: dict[str, list[Size]] = {
     "full": [Size(30_720, codes, 16) for codes in (512, 1024, 4096, 16_384, 65_536, 100_000, 262_144, 1_000_000)]
     + [Size(65_536, 512, 64)]
     + [Size(tokens, 16_384, 16) for tokens in (4096, 122_880)],
+    "search": [Size(2048, codes, width) for width in (16, 64) for codes in (1024, 4096, 16_384, 65_536, 262_144)]
+    + [Size(16_384, codes, width) for width in (16, 64) for codes in (1024, 4096, 16_384)],
 }
+# A suite that is about one task only.
+ONLY = {"search": ["assign"]}
 
 
 TASKS = ("assign", "arc", "samp", "layer")
@@ -41,18 +46,8 @@ TASKS = ("assign", "arc", "samp", "layer")
 
 def suite(name: str) -> list[Size]:
     if name not in SUITES:
-        raise ArcvqError(f"unknown suite {name!r}: expected one of {', '.join(SUITES)}")
+        raise ArcvqError(f"unknown suite {name!r}: expected one of {', '.join(SUITES)}, tokens")
     return SUITES[name]
-
-
-def bench_device(name: str | None) -> torch.device:
-    try:
-        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
-    except RuntimeError:
-        raise ArcvqError(f"unknown device {name!r}: expected cpu or cuda") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ArcvqError("no CUDA device is to be found here: use --device cpu")
-    return device
 
 
 def run_suite(
@@ -67,32 +62,52 @@ def run_suite(
     for task in tasks or ():
         if task not in TASKS:
             raise ArcvqError(f"unknown task {task!r}: expected one of {', '.join(TASKS)}")
+    limits = measure_limits(device)
     runs = [(size, c) for size in sizes for c in all_contenders(device) if tasks is None or c.task in tasks]
     rows = []
     for i, (size, contender) in enumerate(runs):
-        rows.append(_row(size, contender, device, seconds))
+        rows.append(_row(size, contender, device, seconds, limits))
         if progress is not None:
             progress("bench", i + 1, len(runs))
+    return {**machine(device), "limits": _limits(limits, device), "rows": rows}
+
+
+def machine(device: torch.device) -> dict[str, Any]:
+    """When, on what and with which libraries: the head of every document."""
     return {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()} CPU",
+        "device": _device_name(device),
         "threads": torch.get_num_threads(),
         "versions": _versions(),
-        "rows": rows,
     }
 
 
-def _row(size: Size, contender: Contender, device: torch.device, seconds: float) -> dict[str, Any]:
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()} CPU"
+
+
+def _limits(measured: Limits, device: torch.device) -> dict[str, Any]:
+    limits: dict[str, Any] = {"measured": dataclasses.asdict(measured)}
+    if numbers := sheet(_device_name(device)):
+        names = ("operations_per_second", "tf32_operations_per_second", "bytes_per_second")
+        limits["data_sheet"] = dict(zip(names, numbers))
+    return limits
+
+
+def _row(size: Size, contender: Contender, device: torch.device, seconds: float, limits: Limits) -> dict[str, Any]:
     row: dict[str, Any] = {"task": contender.task, "name": contender.name, **dataclasses.asdict(size)}
     generator = torch.Generator().manual_seed(0)
     latents = torch.randn(size.tokens, size.width, generator=generator).to(device)
     codes = torch.randn(size.codes, size.width, generator=generator).to(device)
     try:
-        return {
-            **row,
-            **dataclasses.asdict(cost(contender.make(latents, codes), device, seconds)),
-            **_work(size, contender.task),
-        }
+        measured = cost(contender.make(latents, codes), device, seconds)
+        work = _work(size, contender.task)
+        least = {"limit": limits.milliseconds(work["operations"], work["least_bytes"])}
+        if numbers := sheet(_device_name(device)):
+            least["sheet_limit"] = Limits(numbers[0], numbers[2]).milliseconds(work["operations"], work["least_bytes"])
+        fractions = {f"{name}_fraction": value / measured.milliseconds for name, value in least.items()}
+        bounds = {f"{name}_milliseconds": value for name, value in least.items()}
+        return {**row, **dataclasses.asdict(measured), **work, **bounds, **fractions}
     except Missing as missing:
         return {**row, "missing": str(missing)}
     except (torch.OutOfMemoryError, MemoryError) as error:
@@ -110,17 +125,19 @@ def _work(size: Size, task: str) -> dict[str, float]:
     """What the mathematics asks for, whoever does it: multiply-adds as two operations, and bytes that must move at least once.
 
     A product of all tokens with all codes is 2·N·K·D. The search takes one, the ArcLoss one forward and two backward (the scores
-    again, and the gradient). Least bytes: latents, codes and results, once each.
+    again, and the gradient). Least bytes: latents, codes and results, once each. The ArcLoss also takes one exponential of every
+    score forward and one backward: counted, and no part of the limit. A layer is counted as its search alone.
     """
-    product = 2.0 * size.tokens * size.codes * size.width
+    scores = 1.0 * size.tokens * size.codes
     products = {"assign": 1, "arc": 3, "samp": 4, "layer": 1}[task]
     least = 4.0 * (size.tokens + size.codes) * size.width * (2 if task != "assign" else 1) + 8.0 * size.tokens
-    return {"operations": products * product, "least_bytes": least}
+    work = {"operations": products * 2.0 * scores * size.width, "least_bytes": least}
+    return {**work, "exponentials": 2.0 * scores} if task in ("arc", "samp") else work
 
 
 def _versions() -> dict[str, str]:
     found = {"python": platform.python_version()}
-    for name in ("arcvq", "torch", "triton", "vector-quantize-pytorch", "diffusers"):
+    for name in ("arcvq", "torch", "triton", "vector-quantize-pytorch", "diffusers", "faiss-cpu"):
         try:
             found[name] = version(name)
         except PackageNotFoundError:

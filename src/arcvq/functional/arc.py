@@ -16,7 +16,7 @@ from torch import Tensor
 
 from arcvq.errors import ArcvqError
 from arcvq.functional import fused
-from arcvq.functional.chunks import Backend, check_pair, choose_backend, token_blocks
+from arcvq.functional.chunks import Backend, check_pair, choose_backend, code_blocks, token_blocks
 from arcvq.functional.precision import compute_dtype, ieee_matmul, matmul, without_autocast
 from arcvq.functional.similarity import unit
 
@@ -175,6 +175,17 @@ def _log_sum_exp(logits: Tensor) -> Tensor:
 def _statistics(
     unit_latents: Tensor, unit_codes: Tensor, valid: Tensor | None, scale: float, top_k: int
 ) -> tuple[Tensor, Tensor, Tensor]:
+    blocks = [
+        _block_statistics(unit_latents, unit_codes[codes], valid, scale, top_k) for codes in code_blocks(unit_codes)
+    ]
+    top_cosines, top_tokens, negatives = (torch.cat(part) for part in zip(*blocks))
+    return top_cosines, top_tokens, negatives
+
+
+def _block_statistics(
+    unit_latents: Tensor, unit_codes: Tensor, valid: Tensor | None, scale: float, top_k: int
+) -> ArcStatistics:
+    """Of a block of codes, over all blocks of tokens."""
     codes = unit_codes.shape[0]
     running = ArcStatistics(
         unit_codes.new_full((codes, top_k), NEVER),
@@ -187,7 +198,7 @@ def _statistics(
             part = _statistics_of(cosines, None if valid is None else valid[block], scale, top_k, overwrite=True)
             tokens = torch.where(part.top_tokens >= 0, part.top_tokens + block.start, -1)
             running = arc_merge([running, part._replace(top_tokens=tokens)], scale)
-    return running.top_cosines, running.top_tokens, running.negatives
+    return running
 
 
 @_statistics.register_fake
@@ -218,21 +229,23 @@ def _statistics_backward(
     grad_latents = torch.zeros_like(unit_latents)
     pull = (scale * grad_negatives).unsqueeze(1)  # (K, 1)
     with ieee_matmul(unit_latents):
-        for block in token_blocks(unit_latents, unit_codes):
-            latents = unit_latents[block]
-            size = latents.shape[0]
-            # d/dcos of the negatives' log-sum-exp is s·softmax; one spare column takes the writes meant for other blocks.
-            weights = unit_codes.new_empty(unit_codes.shape[0], size + 1)
-            inner = weights[:, :size]
-            torch.matmul(unit_codes, latents.t(), out=inner)
-            inner.mul_(scale).sub_(negatives.unsqueeze(1)).exp_().mul_(pull)
-            if valid is not None:
-                inner.masked_fill_(~valid[block], 0.0)
-            here = (top_tokens >= block.start) & (top_tokens < block.stop)
-            weights.scatter_(1, torch.where(here, top_tokens - block.start, size), grad_top)
-            torch.matmul(inner.t(), unit_codes, out=grad_latents[block])
-            if codes_learn:
-                grad_codes.addmm_(inner, latents)
+        for codes in code_blocks(unit_codes):
+            keys = unit_codes[codes]
+            for block in token_blocks(unit_latents, keys):
+                latents = unit_latents[block]
+                size = latents.shape[0]
+                # d/dcos of the negatives' log-sum-exp is s·softmax; one spare column takes the writes meant for other blocks.
+                weights = keys.new_empty(keys.shape[0], size + 1)
+                inner = weights[:, :size]
+                torch.matmul(keys, latents.t(), out=inner)
+                inner.mul_(scale).sub_(negatives[codes].unsqueeze(1)).exp_().mul_(pull[codes])
+                if valid is not None:
+                    inner.masked_fill_(~valid[block], 0.0)
+                here = (top_tokens[codes] >= block.start) & (top_tokens[codes] < block.stop)
+                weights.scatter_(1, torch.where(here, top_tokens[codes] - block.start, size), grad_top[codes])
+                grad_latents[block].addmm_(inner.t(), keys)
+                if codes_learn:
+                    grad_codes[codes].addmm_(inner, latents)
     return grad_latents, grad_codes
 
 

@@ -1,4 +1,4 @@
-"""How the score matrix is cut: a block of tokens against all codes, small enough to stay out of the way."""
+"""How the score matrix is cut: a block of tokens against a block of codes, small enough to stay out of the way."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from arcvq.functional.precision import is_exporting
 Backend = Literal["auto", "reference", "chunked", "triton"]
 BACKENDS: tuple[Backend, ...] = ("auto", "reference", "chunked", "triton")
 
-# Elements of the score block held at once. A CPU wants it near its caches, a GPU wants few launches.
-ELEMENTS = {"cpu": 2**21, "cuda": 2**25}
+# Elements of the score block held at once, and codes across it. A CPU wants it near its caches and not long and thin: a product
+# of a handful of tokens with all codes reads every code again for each handful. A GPU wants few launches, so all codes at once.
+ELEMENTS = {"cpu": 2**20, "cuda": 2**25}
+CODES = {"cpu": 2**11}
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
@@ -54,6 +56,16 @@ def token_blocks(latents: Tensor, codes: Tensor) -> Iterator[slice]:
     step = max(1, budget // max(1, codes.shape[0]))
     for start in range(0, latents.shape[0], step):
         yield slice(start, min(start + step, latents.shape[0]))
+
+
+def code_blocks(codes: Tensor) -> Iterator[slice]:
+    """Slices of the K codes, one where the device would rather have them all. The last takes what is left over: a block of very
+    few codes would go through another product, whose last bits could break a tie."""
+    total = codes.shape[0]
+    step = CODES.get(codes.device.type, total)
+    count = max(1, round(total / step))
+    for i in range(count):
+        yield slice(i * step, (i + 1) * step if i + 1 < count else total)
 
 
 def check_pair(latents: Tensor, codebook: Tensor) -> None:

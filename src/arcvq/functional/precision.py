@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -46,19 +46,24 @@ def ieee_matmul(tensor: Tensor) -> Iterator[None]:
 
 
 @contextmanager
-def ieee_convolutions() -> Iterator[None]:
-    """Inside, convolutions are float32: TensorFloat-32, torch's default on NVIDIA GPUs, would move tokens and metrics."""
+def convolutions_in(precision: str) -> Iterator[None]:
+    """Inside, float32 convolutions on a GPU are float32 (`ieee`) or TensorFloat-32 (`tf32`), whatever the switch says."""
     if torch.compiler.is_compiling():  # a traced graph has its precision settled when it is compiled
         yield
         return
     # Only the convolutions' own setting: torch refuses to read its older allow_tf32 switch once the settings differ.
     convolutions = torch.backends.cudnn.conv  # type: ignore[attr-defined]  # set at import, unseen by mypy
     before = convolutions.fp32_precision
-    convolutions.fp32_precision = "ieee"
+    convolutions.fp32_precision = precision
     try:
         yield
     finally:
         convolutions.fp32_precision = before
+
+
+def ieee_convolutions() -> AbstractContextManager[None]:
+    """Inside, convolutions are float32: TensorFloat-32, torch's default on NVIDIA GPUs, would move tokens and metrics."""
+    return convolutions_in("ieee")
 
 
 @torch.library.custom_op("arcvq::matmul", mutates_args=())

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,8 +18,12 @@ from arcvq.data import read_image, to_uint8, to_unit, write_png
 from arcvq.data.folder import image_paths as images_below
 from arcvq.errors import ArcvqError
 from arcvq.storage import cannot_write, write_bytes
+from arcvq.tokenizers.inference import Precision, check_precision
 from arcvq.tokenizers.tokenizer import Tokenizer
 
+# Threads that read and write image files: Pillow lets go of Python's lock while it decodes and encodes.
+THREADS = 8
+# Images read before their size is known, where a tokenizer has none of its own.
 BATCH = 64
 
 
@@ -80,27 +86,53 @@ def image_paths(sources: Sequence[str | Path]) -> list[Path]:
     return found
 
 
-def encode_files(tokenizer: Tokenizer, sources: Sequence[str | Path]) -> Tokens:
+def encode_files(
+    tokenizer: Tokenizer,
+    sources: Sequence[str | Path],
+    *,
+    precision: Precision = "fp32",
+    batch_size: int | None = None,
+) -> Tokens:
     """Every image, at the tokenizer's own size (shorter side resized, centre cut out)."""
+    check_precision(precision, tokenizer.device)
     paths = image_paths(sources)
-    grids = [tokenizer.encode(images).cpu() for images in _batches(tokenizer, paths)]
+    grids = [
+        tokenizer.encode(part, precision=precision, batch_size=len(part)).cpu()
+        for part in _batches(tokenizer, paths, batch_size)
+    ]
     return Tokens(torch.cat(grids), unique_names([path.stem for path in paths]), fingerprint(tokenizer))
 
 
-def reconstruct_files(tokenizer: Tokenizer, sources: Sequence[str | Path]) -> tuple[Tensor, list[str]]:
+def reconstruct_files(
+    tokenizer: Tokenizer,
+    sources: Sequence[str | Path],
+    *,
+    precision: Precision = "fp32",
+    batch_size: int | None = None,
+) -> tuple[Tensor, list[str]]:
     """The reconstructions, uint8 (n, C, H, W), and a name for each."""
+    check_precision(precision, tokenizer.device)
     paths = image_paths(sources)
-    parts = [to_uint8(tokenizer.reconstruct(images)).cpu() for images in _batches(tokenizer, paths)]
+    parts = [
+        to_uint8(tokenizer.reconstruct(part, precision=precision, batch_size=len(part))).cpu()
+        for part in _batches(tokenizer, paths, batch_size)
+    ]
     return torch.cat(parts), unique_names([path.stem for path in paths])
 
 
-def decode_tokens(tokenizer: Tokenizer, tokens: Tokens) -> Tensor:
+def decode_tokens(
+    tokenizer: Tokenizer, tokens: Tokens, *, precision: Precision = "fp32", batch_size: int | None = None
+) -> Tensor:
     """uint8 (n, C, H, W)."""
     if tokens.codebook not in (None, fingerprint(tokenizer)):
         raise ArcvqError(
             "these tokens were made with another codebook than this tokenizer's: decode them with the one that made them"
         )
-    return torch.cat([to_uint8(tokenizer.decode(part)).cpu() for part in tokens.tokens.split(BATCH)])
+    height, width = (side * tokenizer.downsampling for side in tokens.tokens.shape[1:3])
+    grids = tokens.tokens.split(batch_size or tokenizer.batch_size(height, width))
+    return torch.cat(
+        [to_uint8(tokenizer.decode(grid, precision=precision, batch_size=len(grid))).cpu() for grid in grids]
+    )
 
 
 def fingerprint(tokenizer: Tokenizer) -> str:
@@ -120,8 +152,9 @@ def write_images(folder: Path, pixels: Tensor, names: Sequence[str], spare: Sequ
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise cannot_write(folder, error) from None
-    for path, image in zip(paths, pixels):
-        write_png(path, image)
+    with ThreadPoolExecutor(THREADS) as pool:
+        for _ in pool.map(write_png, paths, pixels):
+            pass  # an error surfaces here
     return paths
 
 
@@ -146,13 +179,33 @@ def safe_name(name: str) -> str:
     return kept or "image"
 
 
-def _batches(tokenizer: Tokenizer, paths: Sequence[Path]) -> Iterator[Tensor]:
+def _batches(tokenizer: Tokenizer, paths: Sequence[Path], batch_size: int | None) -> Iterator[Tensor]:
+    """Floats on the tokenizer's device. While one batch is in work, threads read the next."""
+    size = batch_size or (tokenizer.batch_size(*tokenizer.image_size) if tokenizer.image_size else BATCH)
+    parts = [paths[start : start + size] for start in range(0, len(paths), size)]
     shapes = set()
-    for start in range(0, len(paths), BATCH):
-        images = [read_image(path, tokenizer.channels, tokenizer.side) for path in paths[start : start + BATCH]]
+    for images in _read_ahead(parts, lambda path: read_image(path, tokenizer.channels, tokenizer.side)):
         shapes |= {image.shape for image in images}
         if len(shapes) > 1:
             raise ArcvqError(
                 "the images differ in size and this tokenizer has no size of its own: encode them one size at a time"
             )
-        yield to_unit(torch.stack(images)).to(tokenizer.device)
+        pixels = torch.stack(images)
+        if tokenizer.device.type == "cuda":  # from pinned memory the copy goes on beside the work before it
+            pixels = pixels.pin_memory()
+        yield to_unit(pixels.to(tokenizer.device, non_blocking=True))
+
+
+def _read_ahead(parts: Sequence[Sequence[Path]], read: Callable[[Path], Tensor]) -> Iterator[list[Tensor]]:
+    """Each part's images, in order; the next part is being read when this one is given out."""
+    pool = ThreadPoolExecutor(THREADS, thread_name_prefix="arcvq-read")
+    try:
+        ahead: deque[Iterator[Tensor]] = deque()
+        for part in parts:
+            ahead.append(pool.map(read, part))
+            if len(ahead) > 1:
+                yield list(ahead.popleft())
+        if ahead:
+            yield list(ahead.popleft())
+    finally:  # after an error, what was not begun is not begun any more
+        pool.shutdown(cancel_futures=True)

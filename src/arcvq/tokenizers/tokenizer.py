@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from arcvq.config import nearest, parse, to_dict
 from arcvq.errors import ArcvqError
-from arcvq.functional.precision import ieee_convolutions
 from arcvq.quantizers import Quantized, Quantizer, build_quantizer, quantizer_name
 from arcvq.storage import read_json, read_tensors, write_bytes, write_json, write_tensors, writing
 from arcvq.tokenizers.card import model_card
+from arcvq.tokenizers.inference import Precision, check_precision, images_at_once, trunk_precision
 from arcvq.tokenizers.small import SmallDecoder, SmallEncoder, SmallTrunkConfig
 
 FORMAT = "arcvq-tokenizer-1"
@@ -65,25 +65,51 @@ class Tokenizer(nn.Module):
         quantized = self.quantize(self.latents(images))
         return self.decoder(quantized.quantized), quantized
 
-    def encode(self, images: Tensor) -> Tensor:
-        """Images (B, C, H, W) in [-1, 1] → tokens (B, h, w), int64."""
-        with self._inference():
-            return self.quantize(self.latents(images)).tokens
+    def encode(self, images: Tensor, *, precision: Precision = "fp32", batch_size: int | None = None) -> Tensor:
+        """Images (B, C, H, W) in [-1, 1] → tokens (B, h, w), int64.
 
-    def decode(self, tokens: Tensor) -> Tensor:
-        """Tokens (B, h, w) → images (B, C, H, W), in [-1, 1]."""
+        `precision` is that of the trunk (fp32, tf32, fp16, bf16); the search is float32 in all of them. Tokens are for keeps,
+        and another precision than fp32 moves some. Images go through `batch_size` at a time: by default, as many as keep the
+        device busy and fit.
+        """
+        self._check(images)
+        with self._inference(precision):
+            return self._in_batches(
+                lambda part: self._tokens(part, precision).tokens, images, batch_size, images.shape[-2:]
+            )
+
+    def decode(self, tokens: Tensor, *, precision: Precision = "fp32", batch_size: int | None = None) -> Tensor:
+        """Tokens (B, h, w) → images (B, C, H, W), in [-1, 1]. `precision` and `batch_size` as in `encode`."""
         expected = 3 + (self.quantizer.config.heads > 1)
         if tokens.dim() != expected:
             shape = "(B, h, w)" if expected == 3 else "(B, h, w, heads)"
             raise ArcvqError(f"expected tokens {shape}, got shape {tuple(tokens.shape)}")
-        with self._inference():
-            latents = self.quantizer.decode(tokens.to(self.device)).to(self.dtype)
-            return self.decoder(latents).clamp(-1, 1)
+        size = torch.Size(side * self.downsampling for side in tokens.shape[1:3])
 
-    def reconstruct(self, images: Tensor) -> Tensor:
-        """Images → tokens → images: what is left after the bottleneck, in [-1, 1]."""
-        with self._inference():
-            return self.decoder(self.quantize(self.latents(images)).quantized).clamp(-1, 1)
+        def work(part: Tensor) -> Tensor:
+            return self._images(self.quantizer.decode(part.to(self.device)).to(self.dtype), precision)
+
+        with self._inference(precision):
+            return self._in_batches(work, tokens, batch_size, size)
+
+    def reconstruct(self, images: Tensor, *, precision: Precision = "fp32", batch_size: int | None = None) -> Tensor:
+        """Images → tokens → images: what is left after the bottleneck, in [-1, 1]. `precision` and `batch_size` as in `encode`."""
+        self._check(images)
+
+        def work(part: Tensor) -> Tensor:
+            return self._images(self._tokens(part, precision).quantized, precision)
+
+        with self._inference(precision):
+            return self._in_batches(work, images, batch_size, images.shape[-2:])
+
+    def speed_up(self, *, compile: bool = False, channels_last: bool = False) -> Tokenizer:
+        """For many images: `torch.compile` the trunk, and lay its weights out with the channels last. Changes this module in place."""
+        if channels_last:
+            self.to(memory_format=torch.channels_last)
+        if compile:
+            self.encoder.compile()
+            self.decoder.compile()
+        return self
 
     def latents(self, images: Tensor) -> Tensor:
         """Images → latents (B, D, h, w), before quantization."""
@@ -97,13 +123,36 @@ class Tokenizer(nn.Module):
         """Latents (B, D, h, w), as a prior makes them, are quantized first, then decoded: images in [-1, 1]."""
         return self.decoder(self.quantize(latents).quantized).clamp(-1, 1)
 
+    def batch_size(self, height: int, width: int) -> int:
+        """How many images of this size `encode` and `decode` take at a time unless told."""
+        return images_at_once(height, width, self.trunk.width, self.device)
+
+    def _tokens(self, images: Tensor, precision: Precision) -> Quantized:
+        with trunk_precision(precision, self.device):
+            latents = self.encoder(images.to(self.device, self.dtype))
+        return self.quantize(latents.to(self.dtype))
+
+    def _images(self, quantized: Tensor, precision: Precision) -> Tensor:
+        with trunk_precision(precision, self.device):
+            images = self.decoder(quantized)
+        return images.to(self.dtype).clamp(-1, 1)
+
+    def _in_batches(
+        self, work: Callable[[Tensor], Tensor], whole: Tensor, batch_size: int | None, size: torch.Size
+    ) -> Tensor:
+        if batch_size is not None and batch_size < 1:
+            raise ArcvqError(f"batch_size must be at least 1, got {batch_size}")
+        parts = whole.split(batch_size or self.batch_size(*size))
+        return work(whole) if len(parts) < 2 else torch.cat([work(part) for part in parts])
+
     @contextmanager
-    def _inference(self) -> Iterator[None]:
-        """Without gradient, without the losses of training, and in float32 convolutions: tokens are for keeps."""
+    def _inference(self, precision: str) -> Iterator[None]:
+        """Without gradient, and without the losses of training."""
+        check_precision(precision, self.device)
         was_training = self.quantizer.training
         self.quantizer.eval()
         try:
-            with torch.no_grad(), ieee_convolutions():
+            with torch.no_grad():
                 yield
         finally:
             self.quantizer.train(was_training)
