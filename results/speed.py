@@ -22,7 +22,8 @@ def speed_section(folder: Path) -> str:
     for path in sorted(folder.glob("*.json")):
         document = json.loads(path.read_text(encoding="utf-8"))
         lines += [f"## {path.stem}", "", f"{_machine(document)}, {document['date']}.", ""]
-        lines += _precisions(document) if document.get("suite") == "tokens" else _sizes(document)
+        kinds = {"tokens": _precisions, "steps": _steps}
+        lines += kinds.get(document.get("suite"), _sizes)(document)
         if (picture := path.with_suffix(".png")).is_file():
             lines += [f"![how time, memory and the share of the limit grow](../{folder.name}/{picture.name})", ""]
     return "\n".join(lines).strip()
@@ -117,4 +118,13 @@ def _precisions(document: dict[str, Any]) -> list[str]:
             *(f"{row[f'{way}_mebibytes']:,.1f}" for way in ("encode", "decode")),
         ]
         lines.append(f"| {row['name']} | " + " | ".join(cells) + " |")
+    return [*lines, ""]
+
+
+def _steps(document: dict[str, Any]) -> list[str]:
+    lines = ["| preset | way | batch | ms a step | images/s | MiB |", "|---|---|---:|---:|---:|---:|"]
+    for row in document["rows"]:
+        memory = f"{row['mebibytes']:,.0f}" if "mebibytes" in row else "–"
+        numbers = f"{row['batch_size']:,} | {row['milliseconds']:.3f} | {row['images_per_second']:,.0f} | {memory}"
+        lines.append(f"| {row['preset']} | {row['way']} | {numbers} |")
     return [*lines, ""]

@@ -143,14 +143,15 @@ def build_parser() -> argparse.ArgumentParser:
         bench,
         "measure speed and memory, beside the plain way and other libraries",
         "  arcvq bench\n  arcvq bench --suite full --out benchmarks/gpu.json --plot benchmarks/gpu.png\n"
-        "  arcvq bench --suite tokens --model tiny --data sample --limit 256",
+        "  arcvq bench --suite tokens --model tiny --data sample --limit 256\n"
+        "  arcvq bench --suite steps --presets sample/arcvq-vae --limit 512 --batch-size 128",
     )
     sub.add_argument(
         "--suite",
         default="small",
         metavar="NAME",
         help="small (default; a minute or two on a CPU), full (for a GPU), search (the search alone, large codebooks), "
-        "or tokens (a trained tokenizer in each precision)",
+        "tokens (a trained tokenizer in each precision), or steps (whole training steps)",
     )
     sub.add_argument("--device", metavar="NAME", help="default: cuda if there is one, else cpu")
     sub.add_argument(
@@ -163,10 +164,15 @@ def build_parser() -> argparse.ArgumentParser:
     tokens.add_argument("--model", metavar="RUN", help="a run, a saved tokenizer, or an embedded one (tiny)")
     tokens.add_argument("--data", metavar="NAME", help="whose test images: sample, cifar10, folder:PATH, ...")
     tokens.add_argument("--root", type=Path, metavar="DIR", help="where data sets lie")
-    tokens.add_argument("--limit", type=_positive, metavar="N", help="only the first N images")
-    tokens.add_argument("--batch-size", type=_positive, metavar="N", help="images at a time (default: chosen to fit)")
     tokens.add_argument("--channels-last", action="store_true", help="once more with the channels last")
     tokens.add_argument("--compile", action="store_true", help="once more with the trunk compiled")
+    whole = sub.add_argument_group("for --suite tokens and --suite steps")
+    whole.add_argument("--limit", type=_positive, metavar="N", help="only the first N images")
+    whole.add_argument(
+        "--batch-size", type=_positive, metavar="N", help="images at a time (default: chosen to fit, or the preset's)"
+    )
+    steps = sub.add_argument_group("for --suite steps")
+    steps.add_argument("--presets", nargs="+", metavar="PRESET", help="which (default: vq-vae-cosine and arcvq-vae)")
 
     sub = command(
         "reconstruct",
@@ -287,6 +293,8 @@ def bench(arguments: argparse.Namespace) -> int:
         check_file(path)
     if arguments.suite == "tokens":
         return _bench_tokens(arguments)
+    if arguments.suite == "steps":
+        return _bench_steps(arguments)
     sizes, device = suite(arguments.suite), choose_device(arguments.device)
     with progress_bar() as progress:
         tasks = arguments.tasks or ONLY.get(arguments.suite)
@@ -298,6 +306,29 @@ def bench(arguments: argparse.Namespace) -> int:
         from arcvq.bench.plot import growth_png
 
         write_bytes(arguments.plot, growth_png(document))
+    return 0
+
+
+def _bench_steps(arguments: argparse.Namespace) -> int:
+    from arcvq.bench.training import run_steps
+    from arcvq.report import print_steps_bench, progress_bar
+    from arcvq.storage import write_json
+    from arcvq.tokenizers.inference import choose_device
+
+    if arguments.plot or arguments.tasks:
+        raise ArcvqError("--suite steps has no --plot and no --tasks: it measures whole training steps")
+    with progress_bar() as progress:
+        document = run_steps(
+            choose_device(arguments.device),
+            presets=arguments.presets,
+            limit=arguments.limit,
+            batch_size=arguments.batch_size,
+            seconds=arguments.seconds,
+            progress=progress,
+        )
+    print_steps_bench(document)
+    if arguments.out:
+        write_json(arguments.out, document)
     return 0
 
 

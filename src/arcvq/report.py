@@ -119,6 +119,22 @@ def print_tokens_bench(document: Mapping[str, Any]) -> None:
             console.print(f"{row['name']} missing: {row['missing']}", highlight=False, soft_wrap=True)
 
 
+def print_steps_bench(document: Mapping[str, Any]) -> None:
+    """One row per preset and way of playing its steps."""
+    console = Console()
+    console.print(f"{document['device']}, torch {document['versions']['torch']}", highlight=False)
+    table = Table(box=None, padding=(0, 1))
+    for heading in ("preset", "way"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("batch", "ms a step", "images/s", "MiB"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in document["rows"]:
+        memory = f"{row['mebibytes']:,.0f}" if "mebibytes" in row else "–"
+        numbers = (f"{row['milliseconds']:.3f}", f"{row['images_per_second']:,.0f}", memory)
+        table.add_row(row["preset"], row["way"], f"{row['batch_size']:,}", *numbers)
+    console.print(table)
+
+
 def _marked(name: str, metrics: Mapping[str, float], rows: Mapping[str, Mapping[str, float]]) -> str:
     cell, direction = _cell(name, metrics), COLUMNS[name][2]
     values = [other[name] for other in rows.values() if name in other]

@@ -35,15 +35,17 @@ class Contender:
 
 def all_contenders(device: torch.device) -> list[Contender]:
     """Those that make sense on this device, ours first within each task."""
-    found = []
-    for backend in ("chunked", "triton") if device.type == "cuda" else ("chunked",):
-        found += [
-            Contender(f"arcvq {backend}", "assign", partial(_assign_step, backend=backend)),
-            Contender(f"arcvq {backend}", "arc", partial(_arc_step, backend=backend)),
-            Contender(f"arcvq {backend}", "samp", partial(_samp_step, backend=backend)),
-            Contender(f"arcvq VQ cosine {backend}", "layer", partial(_ours, VQ, metric="cosine", backend=backend)),
-            Contender(f"arcvq ArcVQ {backend}", "layer", partial(_ours, ArcVQ, backend=backend)),
-        ]
+    backend: functional.Backend = "triton" if device.type == "cuda" else "chunked"
+    found = [
+        Contender(f"arcvq {backend}", "assign", partial(_assign_step, backend=backend)),
+        Contender(f"arcvq {backend}", "arc", partial(_arc_step, backend=backend)),
+        Contender(f"arcvq {backend}", "samp", partial(_samp_step, backend=backend)),
+        Contender(f"arcvq VQ cosine {backend}", "layer", partial(_ours, VQ, metric="cosine", backend=backend)),
+        Contender(f"arcvq VQ euclidean {backend}", "layer", partial(_ours, VQ, metric="euclidean", backend=backend)),
+        Contender(f"arcvq ArcVQ {backend}", "layer", partial(_ours, ArcVQ, backend=backend)),
+    ]
+    if device.type == "cuda":
+        found.append(Contender("arcvq triton, graph", "samp", _graphed_samp_step))
     return [
         *found,
         Contender("plain", "assign", _plain_assign_step),
@@ -96,6 +98,20 @@ def _arc_step(latents: Tensor, codes: Tensor, backend: functional.Backend) -> St
 
 def _samp_step(latents: Tensor, codes: Tensor, backend: functional.Backend) -> Step:
     return _both(_assign_step(latents, codes, backend), _arc_step(latents, codes, backend))
+
+
+def _graphed_samp_step(latents: Tensor, codes: Tensor) -> Step:
+    """The same as one CUDA graph, as a captured training plays it: the host's share of the time is gone."""
+    step = _samp_step(latents, codes, "triton")
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return graph.replay
 
 
 def _plain_assign_step(latents: Tensor, codes: Tensor) -> Step:

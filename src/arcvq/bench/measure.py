@@ -26,9 +26,14 @@ class Cost:
 
 
 def cost(function: Callable[[], object], device: torch.device, seconds: float) -> Cost:
-    """Warm up, then run for about `seconds` of wall time, at least a few runs."""
+    """Warm up, then run for about `seconds` of wall time, at least a few runs; a slow function once is warm enough."""
+    began = time.perf_counter()
     for _ in range(WARM_UP):
         function()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        if time.perf_counter() - began > max(1.0, seconds):
+            break
     memory = _cuda_memory(function, device) if device.type == "cuda" else _cpu_memory(function)
     times: list[float] = []
     end = time.perf_counter() + seconds

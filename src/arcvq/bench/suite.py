@@ -46,7 +46,7 @@ TASKS = ("assign", "arc", "samp", "layer")
 
 def suite(name: str) -> list[Size]:
     if name not in SUITES:
-        raise ArcvqError(f"unknown suite {name!r}: expected one of {', '.join(SUITES)}, tokens")
+        raise ArcvqError(f"unknown suite {name!r}: expected one of {', '.join(SUITES)}, tokens, steps")
     return SUITES[name]
 
 

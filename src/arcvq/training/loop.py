@@ -54,14 +54,17 @@ def train(system: System, out: str | Path, *, quiet: bool = False, stop_after: i
 class TrainingRun:
     """Everything one training holds. The constructor sets the scene; `go` plays it."""
 
-    def __init__(self, system: System, out: str | Path, *, quiet: bool = False) -> None:
+    def __init__(
+        self, system: System, out: str | Path, *, quiet: bool = False, images: tuple[Images, Images] | None = None
+    ) -> None:
         # Where: devices, processes, precision.
         self.system, self.training = system, system.training
         self.accelerator = make_accelerator(self.training)
         self.is_main = self.accelerator.is_main_process
 
         # On what: small sets live on the device, so that the loop never waits for them.
-        self.images, self.test_images = load_data(system, self.accelerator.device)
+        train_images, test_images = images or load_data(system)
+        self.images, self.test_images = (x.to(self.accelerator.device) for x in (train_images, test_images))
         self.resident = isinstance(self.images, InMemoryImages)
         # What `stage_batches` hands out → uint8 (b, C, H, W).
         self.read: Callable[[Tensor], Tensor] = self.images.gather if self.resident else _unchanged
@@ -332,8 +335,8 @@ def make_accelerator(training: TrainingConfig) -> Accelerator:
     return accelerator
 
 
-def load_data(system: System, device: torch.device) -> tuple[Images, Images]:
-    """Training and test images of a system, on the device."""
+def load_data(system: System) -> tuple[Images, Images]:
+    """Training and test images of a system."""
     data = system.data
     root = Path(data.root) if data.root else None
     train_images = load_images(data.name, split="train", root=root, image_size=data.image_size, limit=data.limit)
@@ -341,7 +344,7 @@ def load_data(system: System, device: torch.device) -> tuple[Images, Images]:
     test_images = load_images(
         data.name, split="test", root=root, image_size=data.image_size or size, limit=system.training.evaluation_images
     )
-    return train_images.to(device), test_images.to(device)
+    return train_images, test_images
 
 
 def evaluation_steps(total: int, evaluations: int) -> set[int]:
