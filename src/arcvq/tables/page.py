@@ -59,13 +59,14 @@ def sections(grouped: Grouped, printed: dict[str, Any]) -> Iterator[tuple[str, l
 
 
 def small_images(each: Table, grouped: Grouped, printed: dict[str, Any]) -> list[str]:
-    """A table per data set; for each system what is printed, then ours under both protocols."""
+    """A table per data set; for each system what is printed, then ours under both protocols. What is neither is named below."""
     columns = [*each.metrics, *CODEBOOK]
     headings = ["system", "whose", "seeds", *(METRICS[m][0] for m in columns), "date", "device", "config"]
     lines: list[str] = []
     for data in each.data:
         rows: list[list[str]] = []
         shown: list[Result] = []
+        missing: list[str] = []
         for row in each.rows:
             numbers = printed_numbers(printed, data, row)
             if numbers:
@@ -75,9 +76,14 @@ def small_images(each: Table, grouped: Grouped, printed: dict[str, Any]) -> list
             for label, results in ours:
                 shown += results
                 rows += [[label, f"ours, {p}", *our_cells(results, p, columns)] for p in PROTOCOLS]
-            if not ours:
+            if numbers and not ours:
                 rows.append([row.label, "ours", *absent(columns)])
-        lines += [f"**{data}**{image_count(shown)}", "", *table(headings, rows, left=2), "", *reasons(shown)]
+            elif not ours:
+                missing.append(row.label)
+        lines += [f"**{data}**{image_count(shown)}", ""]
+        lines += [*table(headings, rows, left=2), ""] if rows else []
+        lines += [f"Not measured: {', '.join(missing)}.", ""] if missing else []
+        lines += reasons(shown)
     return lines
 
 
@@ -248,4 +254,4 @@ def every_run(grouped: Grouped) -> list[str]:
                         f"`{result.config_hash}`",
                     ]
                 )
-    return table(headings, rows) if rows else ["No run is measured yet."]
+    return table(headings, rows, left=2) if rows else ["No run is measured yet."]
