@@ -6,6 +6,7 @@ import argparse
 import json
 import signal
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -410,7 +411,7 @@ def sweep(arguments: argparse.Namespace) -> int:
     from arcvq.sweep import Places, make_plan, run_plan
     from arcvq.tokenizers.inference import choose_device
 
-    device = choose_device(None)
+    began, device = time.monotonic(), choose_device(None)
     plan = make_plan(
         arguments.table,
         Places(arguments.out, arguments.results, arguments.models, keep_models=arguments.keep_models),
@@ -435,7 +436,9 @@ def sweep(arguments: argparse.Namespace) -> int:
     def say(line: str) -> None:
         print(line, file=sys.stderr if arguments.json else sys.stdout, flush=True)
 
-    outcome = run_plan(plan, budget=arguments.budget, split=arguments.split, download=arguments.download, say=say)
+    # Trial steps count as well: the budget is the command's.
+    left = None if arguments.budget is None else arguments.budget - (time.monotonic() - began) / 60
+    outcome = run_plan(plan, budget=left, split=arguments.split, download=arguments.download, say=say)
     if arguments.json:
         _print_json(outcome.to_json())
     return 1 if outcome.failed else 0
