@@ -94,10 +94,10 @@ def test_splitting_the_codes_changes_no_token_and_no_gradient(metric: functional
     assert torch.equal(kernels.assign(latents, codebook, bias, 0.0, tiling, splits), expected)
     rows = kernels.split_rows(latents, codebook, 0.0)
     _, tokens, negatives = kernels.statistics(*rows, None, 10.0, 3)
-    pulls = torch.randn(3000, 3, device=DEVICE), torch.randn(3000, device=DEVICE)
+    slopes = torch.randn(3000, 3, device=DEVICE), torch.randn(3000, device=DEVICE)
+    pulls, largest = kernels.pulls_of(tokens, *slopes, 10.0)
     gradients = [
-        kernels.statistics_backward(latents, *rows, None, tokens, negatives, *pulls, 10.0, splits=n)
-        for n in (1, splits)
+        kernels.backward(latents, *rows, None, negatives, pulls, largest, 1.0, 10.0, splits=n) for n in (1, splits)
     ]
     torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-4, atol=1e-5)
 
