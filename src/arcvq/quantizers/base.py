@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import math
 from collections.abc import Sequence
 from typing import Any, ClassVar, TypeVar
 
@@ -207,8 +208,6 @@ class Quantizer(nn.Module):
 
     def shard_weight(self, latents: Tensor, valid: Tensor | None) -> Tensor:
         """What makes a mean over this process's tokens a part of the mean over everyone's."""
-        if not self.synchronizes:
-            return torch.ones((), device=latents.device)
         return distributed.shard_weight(self.token_count(latents, valid))
 
     def token_count(self, latents: Tensor, valid: Tensor | None) -> Tensor:
@@ -254,16 +253,19 @@ class Quantizer(nn.Module):
             )
 
     def _count_nonfinite(self, rows: Tensor) -> Tensor:
-        bad = ~torch.isfinite(rows.detach())
-        count = bad.sum()
-        if host_may_read(rows) and bool(count):
-            first = bad.nonzero()[0].tolist()
-            value = rows[tuple(first)].item()
-            raise ArcvqError(
-                f"latents hold {int(count)} non-finite values of {rows.numel()}, the first ({value}) in channel {first[-1]} at "
-                f"position {tuple(first[:-1])}: the encoder has diverged (lower the learning rate, or train in float32)"
-            )
-        return count
+        """How many there are. One pass over finite latents: the largest of them tells that there are none."""
+        rows = rows.detach()
+        if host_may_read(rows):
+            if rows.numel() and not math.isfinite(torch.linalg.vector_norm(rows, ord=math.inf).item()):
+                bad = ~torch.isfinite(rows)
+                first = bad.nonzero()[0].tolist()
+                value = rows[tuple(first)].item()
+                raise ArcvqError(
+                    f"latents hold {int(bad.sum())} non-finite values of {rows.numel()}, the first ({value}) in channel {first[-1]} "
+                    f"at position {tuple(first[:-1])}: the encoder has diverged (lower the learning rate, or train in float32)"
+                )
+            return torch.zeros((), dtype=torch.int64, device=rows.device)
+        return (~torch.isfinite(rows)).sum()
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, {self.config}"

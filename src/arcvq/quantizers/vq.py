@@ -107,8 +107,10 @@ class VQ(Quantizer):
         # Eq. 3, second and third term
         pair = (latents, codes) if config.loss_space == "raw" else (unit(latents.float()), unit(codes.float()))
         terms = vq_loss(*pair, config.codebook_weight, config.commitment_weight, config.legacy, valid)
-        share = self.shard_weight(latents, valid)
-        losses.update({name: term * share for name, term in terms.items()})
+        if self.synchronizes:
+            share = self.shard_weight(latents, valid)
+            terms = {name: term * share for name, term in terms.items()}
+        losses.update(terms)
 
         # γ(t) · L_A, Eq. 13
         weight = self.samp.weight(self.step)
