@@ -166,6 +166,20 @@ def test_codes_too_close_to_tell_apart_are_told_apart_in_float32() -> None:
     assert float(lost.max()) < 1.5e-7
 
 
+def test_a_doubt_in_one_part_reaches_the_clear_best_of_another() -> None:
+    """The nearest two codes lie close together in the second part, and the best of the first is barely farther away."""
+    latents, codebook = case(1, 1200, 16)
+    query = functional.unit(latents.double())
+    across = functional.unit(torch.linalg.cross(query[:, :3], torch.ones_like(query[:, :3])))
+    sideways = torch.nn.functional.pad(across, (0, 13))
+    for place, distance in ((10, 3e-6), (900, 1.05e-6), (901, 1e-6)):
+        codebook[place] = (query + (2 * distance) ** 0.5 * sideways)[0].float()
+    exact = query @ functional.unit(codebook.double()).t()
+    token = kernels.assign(latents, codebook, None, 0.0, kernels.Tiling(16, 16, 4), 2)
+    assert token.item() in (900, 901)
+    assert float(exact.max() - exact[0, token.item()]) < 1.5e-7
+
+
 def test_the_products_err_less_than_the_search_allows_for() -> None:
     for width in (16, 64, 100):
         latents, codebook = case(300, 64, width)

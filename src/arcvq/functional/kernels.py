@@ -259,22 +259,27 @@ def split_rows(latents: Tensor, codes: Tensor, floor: float, longest: Tensor | N
 
 @triton.jit(do_not_specialize=["query_count", "key_count", "split_size"])
 def _search_kernel(
+    queries,
     q_high_ptr,
     q_low_ptr,
     q_inverse,
+    keys,
     k_high_ptr,
     k_low_ptr,
     k_inverse,
     bias,
     best_scores,
-    tokens,
+    part_tokens,
     doubts,
+    tokens,
     query_count,
     key_count,
+    width,
     split_size,
     slack,
     length,
     BIASED: tl.constexpr,
+    ALONE: tl.constexpr,
     QUERIES: tl.constexpr,
     KEYS: tl.constexpr,
     DEPTH: tl.constexpr,
@@ -282,7 +287,8 @@ def _search_kernel(
 ):
     """For each query, of one part of the keys: the best score, its index, and whether another comes too close to tell.
 
-    Scores are LENGTH² times too large and those of unit queries: neither changes which is the best.
+    ALONE: there is but one part, and what is in doubt is settled at once. Scores are LENGTH² times too large and those of unit
+    queries: neither changes which is the best.
     """
     rows = tl.program_id(0) * QUERIES + tl.arange(0, QUERIES)
     split = tl.program_id(1)
@@ -330,11 +336,17 @@ def _search_kernel(
             # A later tile must be strictly better: the lowest index of a tie wins.
             index = tl.where(value > best, start + _leftmost(scores, value, KEYS), index)
             best = tl.maximum(value, best)
-    place = split.to(tl.int64) * query_count + rows
-    tl.store(best_scores + place, best, mask=inside)
-    tl.store(tokens + place, index, mask=inside)
-    # What is kept of the doubt is the score that another part's best has to beat clearly.
-    tl.store(doubts + place, tl.where(doubt > 0, float("inf"), tolerance), mask=inside)
+    if ALONE:
+        doubtful = (doubt > 0) & inside
+        tl.store(tokens + rows, index.to(tl.int64), mask=inside & (doubt == 0))
+        first = tl.program_id(0) * QUERIES
+        _settle(queries, keys, k_inverse, bias, tokens, doubtful, first, key_count, width, BIASED, QUERIES)
+    else:
+        place = split.to(tl.int64) * query_count + rows
+        tl.store(best_scores + place, best, mask=inside)
+        tl.store(part_tokens + place, index, mask=inside)
+        # By how much another part must be apart to be told apart; by whatever it is, where this one is in doubt already.
+        tl.store(doubts + place, tl.where(doubt > 0, float("inf"), tolerance), mask=inside)
 
 
 @triton.jit(do_not_specialize=["query_count", "key_count", "splits"])
@@ -353,10 +365,8 @@ def _settle_kernel(
     splits,
     BIASED: tl.constexpr,
     QUERIES: tl.constexpr,
-    KEYS: tl.constexpr,
-    DEPTH: tl.constexpr,
 ):
-    """The best of the parts; a query in doubt is searched again in float32, by itself."""
+    """The best of the parts, and what is in doubt settled."""
     first = tl.program_id(0) * QUERIES
     rows = first + tl.arange(0, QUERIES)
     inside = rows < query_count
@@ -367,13 +377,32 @@ def _settle_kernel(
         place = split * query_count + rows
         score = tl.load(best_scores + place, mask=inside, other=float("-inf"))
         other = tl.load(doubts + place, mask=inside, other=0.0)
-        apart = tl.abs(score - best) > tl.where(other == float("inf"), 0.0, other)
-        winner = tl.where(score > best, other, tolerance)
-        tolerance = tl.where(apart, winner, float("inf"))
+        apart = tl.abs(score - best) > tl.minimum(other, tolerance)
+        tolerance = tl.where(apart, tl.where(score > best, other, tolerance), float("inf"))
         index = tl.where(score > best, tl.load(part_tokens + place, mask=inside, other=0), index)
         best = tl.maximum(score, best)
-    tl.store(tokens + rows, index.to(tl.int64), mask=inside)
     doubtful = (tolerance == float("inf")) & inside
+    tl.store(tokens + rows, index.to(tl.int64), mask=inside & (tolerance < float("inf")))
+    _settle(queries, keys, k_inverse, bias, tokens, doubtful, first, key_count, width, BIASED, QUERIES)
+
+
+@triton.jit
+def _settle(
+    queries,
+    keys,
+    k_inverse,
+    bias,
+    tokens,
+    doubtful,
+    first,
+    key_count,
+    width,
+    BIASED: tl.constexpr,
+    QUERIES: tl.constexpr,
+):
+    """A query in doubt is searched again in float32, by itself."""
+    KEYS: tl.constexpr = 256
+    DEPTH: tl.constexpr = 16
     if tl.max(doubtful.to(tl.int32), axis=0) > 0:
         for i in range(QUERIES):
             if tl.max(tl.where(tl.arange(0, QUERIES) == i, doubtful.to(tl.int32), 0), axis=0) > 0:
@@ -420,37 +449,23 @@ def assign(
     q, k = split_rows(queries, keys, floor, None if bias is None else (2 * bias.amax()).sqrt())
     tiling = tiling or tiling_for("search", key_count, q.depth)
     splits, split_size = _split(key_count, tiling.columns, splits, triton.cdiv(count, tiling.rows), least=32)
-    scores, doubts = (torch.empty(splits, count, dtype=torch.float32, device=queries.device) for _ in range(2))
-    parts = torch.empty(splits, count, dtype=torch.int32, device=queries.device)
+    alone = splits == 1
+    bias_or_not = keys if bias is None else bias
+    if alone:
+        scores, parts, doubts = q.inverse, q.inverse, q.inverse  # not written
+    else:
+        scores, doubts = (torch.empty(splits, count, dtype=torch.float32, device=queries.device) for _ in range(2))
+        parts = torch.empty(splits, count, dtype=torch.int32, device=queries.device)
     _search_kernel[(triton.cdiv(count, tiling.rows), splits)](
+        queries,
         q.high,
         q.low,
         q.inverse,
+        keys,
         k.high,
         k.low,
         k.inverse,
-        keys if bias is None else bias,
-        scores,
-        parts,
-        doubts,
-        count,
-        key_count,
-        split_size,
-        _slack(width),
-        LENGTH,
-        BIASED=bias is not None,
-        QUERIES=tiling.rows,
-        KEYS=tiling.columns,
-        DEPTH=q.depth,
-        PIECE=min(64, q.depth),
-        num_warps=tiling.warps,
-        num_stages=tiling.stages,
-    )
-    _settle_kernel[(triton.cdiv(count, 32),)](
-        queries,
-        keys,
-        k.inverse,
-        keys if bias is None else bias,
+        bias_or_not,
         scores,
         parts,
         doubts,
@@ -458,12 +473,35 @@ def assign(
         count,
         key_count,
         width,
-        splits,
+        split_size,
+        _slack(width),
+        LENGTH,
         BIASED=bias is not None,
-        QUERIES=32,
-        KEYS=256,
-        DEPTH=min(16, triton.next_power_of_2(width)),
+        ALONE=alone,
+        QUERIES=tiling.rows,
+        KEYS=tiling.columns,
+        DEPTH=q.depth,
+        PIECE=min(64, q.depth),
+        num_warps=tiling.warps,
+        num_stages=tiling.stages,
     )
+    if not alone:
+        _settle_kernel[(triton.cdiv(count, 32),)](
+            queries,
+            keys,
+            k.inverse,
+            bias_or_not,
+            scores,
+            parts,
+            doubts,
+            tokens,
+            count,
+            key_count,
+            width,
+            splits,
+            BIASED=bias is not None,
+            QUERIES=32,
+        )
     return tokens
 
 
