@@ -127,6 +127,32 @@ def test_zero_rows_and_tokens_all_alike() -> None:
     torch.testing.assert_close(losses[1], losses[0])
 
 
+def test_a_mask_need_not_lie_in_one_piece() -> None:
+    latents, codebook = case(60, 9, 5)
+    strided = (torch.arange(120, device=DEVICE) % 5 > 0)[::2]
+    losses = [functional.arc_loss(latents, codebook, backend="triton", valid=v) for v in (strided, strided.clone())]
+    assert torch.equal(*losses)
+
+
+def test_a_latent_that_is_no_number_shows_in_the_loss() -> None:
+    latents, codebook = case(60, 9, 5)
+    latents[7] = float("nan")
+    assert functional.arc_loss(latents, codebook, backend="triton").isnan()
+
+
+def test_more_top_tokens_than_the_kernels_take_are_served_all_the_same() -> None:
+    latents, codebook = case(100, 9, 5)
+    losses = [functional.arc_loss(latents, codebook, top_k=40, backend=b) for b in ("triton", "reference")]
+    torch.testing.assert_close(*losses)
+
+
+def test_padding_is_no_doubt() -> None:
+    latents, codebook = case(40, 50, 8)
+    latents[::2] = 0.0
+    tokens = functional.assign(latents, codebook, "cosine", "triton")
+    assert torch.equal(tokens, functional.assign(latents, codebook, "cosine", "reference"))
+
+
 def test_the_tokens_are_split_among_programs_without_losing_any() -> None:
     rows = kernels.split_rows(*case(1500, 3, 8), 0.0)
     whole = kernels.statistics(*rows, None, 10.0, 4, splits=1)

@@ -46,7 +46,7 @@ POINTERS = {
     "valid": "*i1",
 }
 CONSTANTS = {
-    **dict.fromkeys(("BIASED", "MASKED", "MONOTONE", "TOGETHER", "FINISH", "FINAL", "ALONE"), True),
+    **dict.fromkeys(("BIASED", "MASKED", "MONOTONE", "TOGETHER", "FINISH", "FINAL"), True),
     **dict.fromkeys(("QUERIES", "KEYS", "CODES", "TOKENS", "ROWS", "ENTRIES", "SPLITS"), 64),
     **dict.fromkeys(("DEPTH", "PIECE", "OUT"), 16),
     "TOP": 3,

@@ -26,3 +26,9 @@ def test_the_gradient_goes_to_the_latents_unchanged_and_to_nothing_else() -> Non
     straight_through(codes, latents).backward(gradient)
     assert torch.equal(latents.grad, gradient)
     assert codes.grad is None
+
+
+def test_it_works_inside_torch_func() -> None:
+    codes, latents = torch.randn(9, 4), torch.randn(9, 4)
+    gradient = torch.func.grad(lambda z: (2 * straight_through(codes, z)).sum())(latents)
+    assert torch.equal(gradient, torch.full_like(latents, 2.0))

@@ -55,8 +55,9 @@ def arc_loss(
         raise ArcvqError(
             f"top_k is {top_k} but there are only {latents.shape[0]} latents: lower top_k or enlarge the batch"
         )
-    if choose_backend(backend, latents) == "triton" and (stop_gradient or not codebook.requires_grad):
-        _check_settings(scale, top_k)
+    learns = codebook.requires_grad and not stop_gradient
+    if choose_backend(backend, latents) == "triton" and _fused_serves(learns, top_k):
+        valid = _checked(latents, valid, scale, top_k)
         codes = codebook.detach().to(torch.float32)
         return fused.arc_loss(latents, codes, valid, scale, margin, top_k, SMALLEST_SINE, monotone)
     statistics = arc_statistics(
@@ -76,12 +77,12 @@ def arc_statistics(
     valid: Tensor | None = None,
 ) -> ArcStatistics:
     """One shard's part. The shard may have fewer than top_k tokens, even none."""
-    _check_settings(scale, top_k)
+    valid = _checked(latents, valid, scale, top_k)
     with without_autocast(latents):
         dtype = compute_dtype(latents)
         codes = (codebook.detach() if stop_gradient else codebook).to(dtype)
         body = choose_backend(backend, latents)
-        if body == "triton" and not codes.requires_grad:  # the kernels serve the paper's case: only the latents learn
+        if body == "triton" and _fused_serves(codes.requires_grad, top_k):
             return ArcStatistics(*fused.statistics(latents, codes, valid, scale, top_k))
         unit_latents, unit_codes = unit(latents.to(dtype)), unit(codes)
         if body == "reference":
@@ -90,11 +91,26 @@ def arc_statistics(
         return ArcStatistics(*_statistics(unit_latents, unit_codes, valid, scale, top_k))
 
 
-def _check_settings(scale: float, top_k: int) -> None:
+def _fused_serves(codes_learn: bool, top_k: int) -> bool:
+    """The kernels do the paper's case, in which only the latents learn, with few top tokens; the chunked body does the rest."""
+    return not codes_learn and top_k <= fused.MOST_TOP_K
+
+
+def _checked(latents: Tensor, valid: Tensor | None, scale: float, top_k: int) -> Tensor | None:
+    """The mask in one piece, once all is seen to be right."""
     if top_k < 1:
         raise ArcvqError(f"top_k must be at least 1, got {top_k}")
     if scale <= 0:
         raise ArcvqError(f"scale must be positive, got {scale}")
+    if valid is None:
+        return None
+    if valid.dtype != torch.bool or valid.shape != latents.shape[:1]:
+        raise ArcvqError(
+            f"expected valid ({latents.shape[0]},) of bool, got {tuple(valid.shape)} of {valid.dtype}".replace(
+                "torch.", ""
+            )
+        )
+    return valid.contiguous()
 
 
 def arc_merge(shards: Sequence[ArcStatistics], scale: float) -> ArcStatistics:

@@ -6,7 +6,9 @@ there because an operator's own overhead is longer than a kernel of small size.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,6 +18,24 @@ from arcvq.functional.tilings import padded_width
 
 Triple = tuple[Tensor, Tensor, Tensor]
 Loss = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
+
+
+# More top tokens than this make the kernels long to compile: the chunked body serves them.
+MOST_TOP_K = 32
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+
+def _there(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """On the GPU that the first tensor lies on: a kernel is launched on the current one, which may be another."""
+
+    @wraps(function)
+    def guarded(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        with torch.cuda.device_of(args[0]):
+            return function(*args, **kwargs)
+
+    return guarded
 
 
 def assign(queries: Tensor, keys: Tensor, bias: Tensor | None) -> Tensor:
@@ -53,6 +73,7 @@ def arc_loss(
 # ---- search ------------------------------------------------------------------------------------------------------------
 
 
+@_there
 def _assign(queries: Tensor, keys: Tensor, bias: Tensor | None) -> Tensor:
     from arcvq.functional import kernels
 
@@ -70,6 +91,7 @@ def _(queries: Tensor, keys: Tensor, bias: Tensor | None) -> Tensor:
 # ---- the whole loss ------------------------------------------------------------------------------------------------------
 
 
+@_there
 def _forward(
     latents: Tensor,
     codes: Tensor,
@@ -90,6 +112,7 @@ def _forward(
     return losses.mean(), negatives, tops, top_pulls, pushes, z.halves, z.inverse, c.halves
 
 
+@_there
 def _backward(
     grad: Tensor,
     latents: Tensor,
@@ -124,7 +147,8 @@ class _Loss(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Any) -> Any:
-        gradient = _backward(*grads, *ctx.saved_tensors, ctx.scale, ctx.margin, ctx.smallest_sine)  # type: ignore[call-arg]
+        (grad,) = grads
+        gradient = _backward(grad, *ctx.saved_tensors, ctx.scale, ctx.margin, ctx.smallest_sine)  # type: ignore[call-arg]
         return gradient, *(None,) * 7
 
 
@@ -171,6 +195,7 @@ _loss_operator.register_autograd(_loss_gradient, setup_context=_loss_setup)
 
 
 @torch.library.custom_op("arcvq::fused_statistics", mutates_args=())
+@_there
 def _statistics_operator(latents: Tensor, codes: Tensor, valid: Tensor | None, scale: float, top_k: int) -> Triple:
     from arcvq.functional import kernels
 
@@ -185,6 +210,7 @@ def _(latents: Tensor, codes: Tensor, valid: Tensor | None, scale: float, top_k:
 
 
 @torch.library.custom_op("arcvq::fused_statistics_backward", mutates_args=())
+@_there
 def _statistics_backward_operator(
     latents: Tensor,
     codes: Tensor,
@@ -226,6 +252,7 @@ _statistics_operator.register_autograd(_statistics_gradient, setup_context=_stat
 
 
 @torch.library.custom_op("arcvq::fused_finish", mutates_args=())
+@_there
 def _finish_operator(
     top_cosines: Tensor,
     top_tokens: Tensor,

@@ -25,6 +25,8 @@ from arcvq.functional.tilings import Tiling, padded_width, tiling_for
 LENGTH = 64.0
 # Programs that keep every multiprocessor of a large GPU busy: the axis that a kernel walks is split until there are that many.
 PROGRAMS = 528
+# Top tokens of all parts that the merge holds of one code.
+MOST_ENTRIES = 2048
 
 
 @dataclass(frozen=True)
@@ -126,9 +128,9 @@ def _powers_of_two(exponent):
 
 @triton.jit
 def _logarithm(peak, total):
-    """log(total · 2^peak), natural; −inf for a total of nothing."""
-    some = total > 0
-    return tl.where(some, (peak + tl.log2(tl.where(some, total, 1.0))) * 0.6931471805599453, float("-inf"))
+    """log(total · 2^peak), natural; −inf for a total of nothing, NaN for one that is none."""
+    none = total == 0
+    return tl.where(none, float("-inf"), (peak + tl.log2(tl.where(none, 1.0, total))) * 0.6931471805599453)
 
 
 # ---- rows, split -------------------------------------------------------------------------------------------------------
@@ -259,11 +261,9 @@ def split_rows(latents: Tensor, codes: Tensor, floor: float, longest: Tensor | N
 
 @triton.jit(do_not_specialize=["query_count", "key_count", "split_size"])
 def _search_kernel(
-    queries,
     q_high_ptr,
     q_low_ptr,
     q_inverse,
-    keys,
     k_high_ptr,
     k_low_ptr,
     k_inverse,
@@ -271,15 +271,12 @@ def _search_kernel(
     best_scores,
     part_tokens,
     doubts,
-    tokens,
     query_count,
     key_count,
-    width,
     split_size,
     slack,
     length,
     BIASED: tl.constexpr,
-    ALONE: tl.constexpr,
     QUERIES: tl.constexpr,
     KEYS: tl.constexpr,
     DEPTH: tl.constexpr,
@@ -287,8 +284,7 @@ def _search_kernel(
 ):
     """For each query, of one part of the keys: the best score, its index, and whether another comes too close to tell.
 
-    ALONE: there is but one part, and what is in doubt is settled at once. Scores are LENGTH² times too large and those of unit
-    queries: neither changes which is the best.
+    Scores are LENGTH² times too large and those of unit queries: neither changes which is the best.
     """
     rows = tl.program_id(0) * QUERIES + tl.arange(0, QUERIES)
     split = tl.program_id(1)
@@ -336,17 +332,18 @@ def _search_kernel(
             # A later tile must be strictly better: the lowest index of a tie wins.
             index = tl.where(value > best, start + _leftmost(scores, value, KEYS), index)
             best = tl.maximum(value, best)
-    if ALONE:
-        doubtful = (doubt > 0) & inside
-        tl.store(tokens + rows, index.to(tl.int64), mask=inside & (doubt == 0))
-        first = tl.program_id(0) * QUERIES
-        _settle(queries, keys, k_inverse, bias, tokens, doubtful, first, key_count, width, BIASED, QUERIES)
-    else:
-        place = split.to(tl.int64) * query_count + rows
-        tl.store(best_scores + place, best, mask=inside)
-        tl.store(part_tokens + place, index, mask=inside)
-        # By how much another part must be apart to be told apart; by whatever it is, where this one is in doubt already.
-        tl.store(doubts + place, tl.where(doubt > 0, float("inf"), tolerance), mask=inside)
+    if not BIASED:
+        # A query without a direction (padding) is as near to one code as to another: the first is as good as any.
+        size = tl.zeros((QUERIES,), dtype=tl.float32)
+        for start in range(0, DEPTH, PIECE):
+            piece = _rows(q_high_ptr, rows, query_count, start + tl.arange(0, PIECE), DEPTH)
+            size += tl.sum(tl.abs(piece.to(tl.float32)), axis=1)
+        doubt = tl.where(size == 0, 0, doubt)
+    place = split.to(tl.int64) * query_count + rows
+    tl.store(best_scores + place, best, mask=inside)
+    tl.store(part_tokens + place, index, mask=inside)
+    # By how much another part must be apart to be told apart; by whatever it is, where this one is in doubt already.
+    tl.store(doubts + place, tl.where(doubt > 0, float("inf"), tolerance), mask=inside)
 
 
 @triton.jit(do_not_specialize=["query_count", "key_count", "splits"])
@@ -448,22 +445,40 @@ def assign(
     # A query's length does not change which code is its nearest, only how it compares with a bias.
     q, k = split_rows(queries, keys, floor, None if bias is None else (2 * bias.amax()).sqrt())
     tiling = tiling or tiling_for("search", key_count, q.depth)
-    splits, split_size = _split(key_count, tiling.columns, splits, triton.cdiv(count, tiling.rows), least=32)
-    alone = splits == 1
+    if splits is None:
+        splits = PROGRAMS // triton.cdiv(count, tiling.rows)
+    splits, split_size = _split(key_count, tiling.columns, splits, least=32)
     bias_or_not = keys if bias is None else bias
-    if alone:
-        scores, parts, doubts = q.inverse, q.inverse, q.inverse  # not written
-    else:
-        scores, doubts = (torch.empty(splits, count, dtype=torch.float32, device=queries.device) for _ in range(2))
-        parts = torch.empty(splits, count, dtype=torch.int32, device=queries.device)
+    scores, doubts = (torch.empty(splits, count, dtype=torch.float32, device=queries.device) for _ in range(2))
+    parts = torch.empty(splits, count, dtype=torch.int32, device=queries.device)
     _search_kernel[(triton.cdiv(count, tiling.rows), splits)](
-        queries,
         q.high,
         q.low,
         q.inverse,
-        keys,
         k.high,
         k.low,
+        k.inverse,
+        bias_or_not,
+        scores,
+        parts,
+        doubts,
+        count,
+        key_count,
+        split_size,
+        _slack(width),
+        LENGTH,
+        BIASED=bias is not None,
+        QUERIES=tiling.rows,
+        KEYS=tiling.columns,
+        DEPTH=q.depth,
+        PIECE=min(64, q.depth),
+        num_warps=tiling.warps,
+        num_stages=tiling.stages,
+    )
+    # Few queries to a program: a codebook with many equal codes leaves many in doubt, and each is a walk of its own.
+    _settle_kernel[(triton.cdiv(count, 8),)](
+        queries,
+        keys,
         k.inverse,
         bias_or_not,
         scores,
@@ -473,35 +488,10 @@ def assign(
         count,
         key_count,
         width,
-        split_size,
-        _slack(width),
-        LENGTH,
+        splits,
         BIASED=bias is not None,
-        ALONE=alone,
-        QUERIES=tiling.rows,
-        KEYS=tiling.columns,
-        DEPTH=q.depth,
-        PIECE=min(64, q.depth),
-        num_warps=tiling.warps,
-        num_stages=tiling.stages,
+        QUERIES=8,
     )
-    if not alone:
-        _settle_kernel[(triton.cdiv(count, 32),)](
-            queries,
-            keys,
-            k.inverse,
-            bias_or_not,
-            scores,
-            parts,
-            doubts,
-            tokens,
-            count,
-            key_count,
-            width,
-            splits,
-            BIASED=bias is not None,
-            QUERIES=32,
-        )
     return tokens
 
 
@@ -663,7 +653,7 @@ def _merge_kernel(
     tokens = tl.load(part_tokens + at, mask=held, other=-1)
     top = tl.full((CODES, SLOTS), float("-inf"), dtype=tl.float32)
     token = tl.full((CODES, SLOTS), -1, dtype=tl.int32)
-    for k in tl.static_range(TOP):
+    for k in range(TOP):
         best = tl.max(cosines, axis=1)
         chosen = (entries[None, :] == _leftmost(cosines, best, ENTRIES)[:, None]) & (best > float("-inf"))[:, None]
         top = tl.where((slots == k)[None, :], best[:, None], top)
@@ -710,7 +700,9 @@ def statistics(
     device = codes.high.device
     tiling = tiling or tiling_for("statistics", codes.count, codes.depth)
     programs = triton.cdiv(codes.count, tiling.rows)
-    splits, split_size = _split(latents.count, tiling.columns, splits, programs, least=2)
+    if splits is None:
+        splits = min(PROGRAMS // programs, MOST_ENTRIES // top_k)
+    splits, split_size = _split(latents.count, tiling.columns, splits, least=2)
     parts, whole = (
         (
             torch.empty(rows, top_k, dtype=torch.float32, device=device),
@@ -1107,7 +1099,7 @@ def backward(
     programs = triton.cdiv(count, tiling.rows)
     if splits is None:
         splits = min(LARGEST_PARTS // (count * width), 16 * PROGRAMS // programs)
-    splits, split_size = _split(codes.count, tiling.columns, splits, programs, least=32)
+    splits, split_size = _split(codes.count, tiling.columns, splits, least=32)
     out = min(64, codes.depth)
     gradient = torch.empty_like(latents, memory_format=torch.contiguous_format)
     final = splits == 1 and out == codes.depth
@@ -1169,10 +1161,8 @@ LARGEST_PARTS = 2**23
 ROOM = 16384.0
 
 
-def _split(length: int, block: int, wanted: int | None, programs: int, least: int) -> tuple[int, int]:
+def _split(length: int, block: int, wanted: int, least: int) -> tuple[int, int]:
     """Into how many parts a kernel's walk is cut, and their size: whole blocks, at least `least` of them to a part."""
     blocks = triton.cdiv(max(1, length), block)
-    if wanted is None:
-        wanted = PROGRAMS // programs
     size = triton.cdiv(blocks, max(1, min(wanted, blocks // least)))
     return triton.cdiv(blocks, size), size * block

@@ -20,9 +20,15 @@ def straight_through(codes: Tensor, latents: Tensor) -> Tensor:
 
 
 class _StraightThrough(torch.autograd.Function):
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, codes: Tensor, latents: Tensor) -> Tensor:
+    def forward(codes: Tensor, latents: Tensor) -> Tensor:
         return codes.to(latents.dtype, copy=True)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
