@@ -23,7 +23,9 @@ FORMAT = "arcvq-tokenizer-1"
 # What a saved tokenizer's folder holds, and what its config.json may.
 FILES = ("config.json", "model.safetensors", "README.md")
 KEYS = ("format", "system", "channels", "image_size", "tokenizer", "quantizer_name", "quantizer")
-TRUNKS = {"small": (SmallTrunkConfig, SmallEncoder, SmallDecoder)}
+# A trunk's options, encoder and decoder; and which class serves it, where that is not Tokenizer itself.
+TRUNKS: dict[str, tuple[type[SmallTrunkConfig], Any, Any]] = {"small": (SmallTrunkConfig, SmallEncoder, SmallDecoder)}
+CLASSES: dict[str, type[Tokenizer]] = {}
 # Trained tokenizers that travel inside the package, by name.
 EMBEDDED = ("tiny",)
 
@@ -63,7 +65,11 @@ class Tokenizer(nn.Module):
 
     def forward(self, images: Tensor) -> tuple[Tensor, Quantized]:
         quantized = self.quantize(self.latents(images))
-        return self.decoder(quantized.quantized), quantized
+        return self.to_images(quantized.quantized), quantized
+
+    def after_step(self, *outputs: Quantized) -> None:
+        """The quantizer's upkeep, once after each optimizer step, with the outputs of that step's micro-batches."""
+        self.quantizer.after_step(*outputs)
 
     def encode(self, images: Tensor) -> Tensor:
         """Images (B, C, H, W) in [-1, 1] → tokens (B, h, w), int64."""
@@ -78,12 +84,12 @@ class Tokenizer(nn.Module):
             raise ArcvqError(f"expected tokens {shape}, got shape {tuple(tokens.shape)}")
         with self._inference():
             latents = self.quantizer.decode(tokens.to(self.device)).to(self.dtype)
-            return self.decoder(latents).clamp(-1, 1)
+            return self.to_images(latents).clamp(-1, 1)
 
     def reconstruct(self, images: Tensor) -> Tensor:
         """Images → tokens → images: what is left after the bottleneck, in [-1, 1]."""
         with self._inference():
-            return self.decoder(self.quantize(self.latents(images)).quantized).clamp(-1, 1)
+            return self.to_images(self.quantize(self.latents(images)).quantized).clamp(-1, 1)
 
     def latents(self, images: Tensor) -> Tensor:
         """Images → latents (B, D, h, w), before quantization."""
@@ -95,7 +101,11 @@ class Tokenizer(nn.Module):
 
     def decode_latents(self, latents: Tensor) -> Tensor:
         """Latents (B, D, h, w), as a prior makes them, are quantized first, then decoded: images in [-1, 1]."""
-        return self.decoder(self.quantize(latents).quantized).clamp(-1, 1)
+        return self.to_images(self.quantize(latents).quantized).clamp(-1, 1)
+
+    def to_images(self, quantized: Tensor) -> Tensor:
+        """Quantized latents (B, D, h, w) → images, not clamped."""
+        return self.decoder(quantized)
 
     @contextmanager
     def _inference(self) -> Iterator[None]:
@@ -155,7 +165,9 @@ class Tokenizer(nn.Module):
             raise
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise ArcvqError(f"the tokenizer's configuration is incomplete or malformed: {error!r}") from None
-        return cls(channels, trunk, quantizer, image_size=image_size, system=config.get("system"))
+        return tokenizer_class(trunk_name)(
+            channels, trunk, quantizer, image_size=image_size, system=config.get("system")
+        )
 
     def save_pretrained(self, directory: str | Path, *, notes: dict[str, Any] | None = None) -> Path:
         """config.json, model.safetensors and a card (README.md), all or nothing; an older save there is replaced."""
@@ -208,6 +220,10 @@ class Tokenizer(nn.Module):
     def check_size(self, height: int, width: int) -> None:
         if height % self.downsampling or width % self.downsampling or not height or not width:
             raise ArcvqError(f"image sides must be multiples of {self.downsampling}, got {height}×{width}")
+
+
+def tokenizer_class(trunk: str) -> type[Tokenizer]:
+    return CLASSES.get(trunk, Tokenizer)
 
 
 def _locate(source: str | Path) -> Path:
