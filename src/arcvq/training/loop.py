@@ -198,19 +198,11 @@ class TrainingRun:
             self.accelerator.clip_grad_norm_(self.tokenizer.parameters(), self.training.gradient_clip)
         self.prepared.step()
         if not self.prepared.step_was_skipped:
-            self.upkeep(outputs)
+            self.tokenizer.after_step(*outputs)
         self.prepared.zero_grad()
         self.position.step += 1
         self.position.stage_step += 1
         return outputs, totals
-
-    def upkeep(self, outputs: list[Quantized]) -> None:
-        """In a stage that does not train the codebook only time passes: restarts and bounds would move codes, too."""
-        quantizer = self.tokenizer.quantizer
-        if quantizer.codebook.requires_grad:
-            quantizer.after_step(*outputs)
-        else:
-            quantizer.step.add_(1)
 
     def micro_batch_shares(self) -> list[float]:
         """Each micro-batch's part of this step's global batch: as many, and the same, on every process."""
