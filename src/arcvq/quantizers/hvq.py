@@ -93,17 +93,28 @@ class HVQ(Quantizer):
                 "kl": config.kl_weight * self._mean(divergence_from_uniform(log_p), valid),
                 "commitment": config.commitment_weight * self._mean(commitment, valid),
             }
-        draws = self.training or config.evaluation == "sample"
-        noise = gumbel(logits) if draws else torch.zeros_like(logits)
+        if not self.training:
+            tokens = self._pick(logits)
+            return self.lookup(tokens).to(latents.dtype), tokens, losses, self.token_stats(tokens, valid)
+        noise = gumbel(logits)
         tokens = (logits.detach() + noise).argmax(dim=1)
         stats = self.token_stats(tokens, valid)
-        if not self.training:
-            return self.lookup(tokens).to(latents.dtype), tokens, losses, stats
         temperature = self._temperature.at(self.step, config.total_steps)
         with without_autocast(latents):
             mixture = relaxed_one_hot(logits, temperature, noise)
             codes = matmul(mixture, self.codebook.to(mixture.dtype))  # (N, code_dim)
         return codes.to(latents.dtype), tokens, losses, {**stats, "temperature": temperature}
+
+    def choose(self, latents: Tensor) -> Tensor:
+        """Latents → codes as evaluation picks them, whatever the mode; in the layer's layout, without a gradient."""
+        with torch.no_grad():
+            rows = self._rows(latents)
+            tokens = self._pick(distance_logits(self.to_code_space(rows), self.codebook))
+            codes = self.lookup(tokens).reshape(*rows.shape[:-1], -1)
+            return self._assemble(codes, None).to(latents.dtype)
+
+    def _pick(self, logits: Tensor) -> Tensor:
+        return (logits + gumbel(logits) if self.config.evaluation == "sample" else logits).argmax(dim=1)
 
     def upkeep(self, records: Sequence[Record]) -> None:
         super().upkeep(records)

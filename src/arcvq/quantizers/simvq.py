@@ -1,4 +1,4 @@
-"""SimVQ (Zhu et al., ICCV 2025): a frozen basis seen through one learned linear layer, so that every step moves every code."""
+"""SimVQ (Zhu et al., arXiv 2411.02038): a frozen basis seen through one learned linear layer, so that every step moves every code."""
 
 from __future__ import annotations
 
