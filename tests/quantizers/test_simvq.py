@@ -91,3 +91,5 @@ def test_ball_and_arc_act_on_the_projected_codes() -> None:
 def test_codes_cannot_be_moved_one_by_one(options: dict[str, Any]) -> None:
     with pytest.raises(ArcvqError, match="simvq moves all codes together"):
         SimVQ(4, 8, **options)
+    with pytest.raises(ArcvqError, match="simvq moves all codes together"):
+        SimVQ(4, 8).kmeans_start_(torch.randn(20, 4))

@@ -100,6 +100,14 @@ def test_upkeep_goes_to_the_layer_that_learns_and_to_the_moments_below_it(images
     assert below.standardize.count.item() == 12 * 14 * 14
 
 
+def test_the_moments_of_a_finished_layer_stay_as_they_are() -> None:
+    tokenizer, images = make(3).train(), torch.rand(2, 1, 32, 32)
+    for parts, counts in ((("lower.1",), [2 * 16 * 16, 0]), (TOP, [2 * 16 * 16, 2 * 8 * 8])):
+        train_only(tokenizer, *parts)
+        tokenizer.after_step(tokenizer(images)[1])
+        assert [layer.standardize.count.item() for layer in tokenizer.layers_below] == counts
+
+
 def test_a_forward_pass_changes_nothing_and_evaluation_takes_the_top_tokens(images: Tensor) -> None:
     tokenizer = make()
     for parts in (("lower.0",), TOP):

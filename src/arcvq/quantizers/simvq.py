@@ -13,6 +13,9 @@ from arcvq.functional.precision import matmul, without_autocast
 from arcvq.quantizers.vq import VQ, Start, VQConfig
 
 
+TOGETHER = "simvq moves all codes together: leave out restart, and start anywhere but at kmeans"
+
+
 @dataclass(kw_only=True)
 class SimVQConfig(VQConfig):
     """VQ's options; `start` places the frozen basis. Codes cannot be moved one by one: no k-means start, no restart."""
@@ -22,7 +25,7 @@ class SimVQConfig(VQConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.start == "kmeans" or self.restart is not None:
-            raise ArcvqError("simvq moves all codes together: leave out restart, and start anywhere but at kmeans")
+            raise ArcvqError(TOGETHER)
 
 
 class SimVQ(VQ):
@@ -52,6 +55,9 @@ class SimVQ(VQ):
         with without_autocast(self.basis):
             codes = matmul(self.basis, self.projection.weight.t()) + self.projection.bias
             return codes if self.config.ball is None else codes * self.scale
+
+    def kmeans_start_(self, latents: Tensor, iterations: int = 10, seed: int = 0) -> None:
+        raise ArcvqError(TOGETHER)
 
     def bound_(self) -> None:
         if self.config.ball is not None:

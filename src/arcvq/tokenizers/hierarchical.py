@@ -176,7 +176,7 @@ class HierarchicalTokenizer(Tokenizer):
         if below is None:
             reconstruction = squash(made)
         else:
-            count = torch.tensor(target.shape[0], device=target.device)
+            count = torch.full((), target.shape[0], device=target.device)
             losses["latents"] = F.mse_loss(made.float(), target.float()) * distributed.shard_weight(count)
             stats |= zip(MOMENTS, moments(below))
             with torch.no_grad():  # to look at: this layer does not learn from pixels
