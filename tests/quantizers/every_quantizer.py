@@ -22,6 +22,8 @@ KINDS: dict[str, tuple[type[Quantizer], dict[str, Any]]] = {
     "simvq under samp": (SimVQ, SAMP),
     "hvq": (HVQ, {}),
 }
+# One of each class, and what changes the path through forward: for tests of many cases.
+ONE_OF_EACH = ["vq", "arcvq", "rotation", "emavq", "cvq closest", "simvq under samp", "hvq"]
 # Those that draw their codes while they train.
 STOCHASTIC = ("hvq",)
 # Those whose upkeep draws random numbers.

@@ -4,14 +4,11 @@ from typing import Any
 
 import pytest
 import torch
-from every_quantizer import build
+from every_quantizer import ONE_OF_EACH, build
 from torch._ops import OperatorBase
 from torch.export import Dim, ExportedProgram, export
 
 from arcvq import VQ, ArcVQ
-
-# One of each class, and what changes the path of evaluation.
-EXPORTED = ["vq", "arcvq", "rotation", "emavq", "cvq closest", "simvq under samp", "hvq"]
 
 
 def operators(program: ExportedProgram) -> set[str]:
@@ -23,7 +20,7 @@ def operators(program: ExportedProgram) -> set[str]:
 
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("options", [{}, {"heads": 2, "code_dim": 3}], ids=["plain", "heads and projected"])
-@pytest.mark.parametrize("kind", EXPORTED)
+@pytest.mark.parametrize("kind", ONE_OF_EACH)
 def test_the_exported_layer_gives_the_same_tokens_at_other_batch_sizes(
     kind: str, options: dict[str, Any], strict: bool
 ) -> None:

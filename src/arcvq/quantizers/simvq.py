@@ -12,7 +12,6 @@ from arcvq.errors import ArcvqError
 from arcvq.functional.precision import matmul, without_autocast
 from arcvq.quantizers.vq import VQ, Start, VQConfig
 
-
 TOGETHER = "simvq moves all codes together: leave out restart, and start anywhere but at kmeans"
 
 
