@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from every_quantizer import ONE_OF_EACH, build
 from torch._ops import OperatorBase
 from torch.export import Dim, ExportedProgram, export
 
@@ -19,11 +20,11 @@ def operators(program: ExportedProgram) -> set[str]:
 
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("options", [{}, {"heads": 2, "code_dim": 3}], ids=["plain", "heads and projected"])
-@pytest.mark.parametrize("cls", [VQ, ArcVQ])
+@pytest.mark.parametrize("kind", ONE_OF_EACH)
 def test_the_exported_layer_gives_the_same_tokens_at_other_batch_sizes(
-    cls: type[VQ], options: dict[str, Any], strict: bool
+    kind: str, options: dict[str, Any], strict: bool
 ) -> None:
-    quantizer = cls(4, 8, **options).eval()
+    quantizer = build(kind, 4, 8, **options).eval()
     example = (torch.randn(2, 4, 6, 6),)
     program = export(quantizer, example, dynamic_shapes={"latents": {0: Dim("batch")}}, strict=strict)
     assert "aten.matmul.default" in operators(program)

@@ -15,11 +15,20 @@ DATA_SETS = ("cifar10", "fashion-mnist", "mnist", "sample")
 NAMES = (
     "arcvq-vae",
     "arcvq-vae-fixed-ball",
+    "cvq-vae",
+    "cvq-vae-samp",
+    "hvq-vae",
     "released-code",
+    "simvq",
+    "simvq-samp",
     "vq-vae",
     "vq-vae-bbnr",
     "vq-vae-bbnr-euclidean",
     "vq-vae-cosine",
+    "vq-vae-ema",
+    "vq-vae-ema-samp",
+    "vq-vae-rotation",
+    "vq-vae-rotation-samp",
 )
 # preset → metric, start, ball, arc
 PAPER_ARC, PAPER_BALL = Arc(), Ball()
@@ -31,7 +40,18 @@ QUANTIZERS: dict[str, tuple[str, str, Ball | None, Arc | None]] = {
     "vq-vae-bbnr": ("cosine", "unit-sphere", PAPER_BALL, None),
     "vq-vae-bbnr-euclidean": ("euclidean", "unit-sphere", PAPER_BALL, None),
     "vq-vae-cosine": ("cosine", "uniform", None, None),
+    "vq-vae-ema": ("euclidean", "uniform", None, None),
+    "vq-vae-rotation": ("euclidean", "uniform", None, None),
+    "cvq-vae": ("cosine", "uniform", None, None),
+    "simvq": ("euclidean", "scaled-normal", None, None),
+    **{
+        f"{name}-samp": ("cosine", "unit-sphere", PAPER_BALL, PAPER_ARC)
+        for name in ("vq-vae-ema", "vq-vae-rotation", "cvq-vae", "simvq")
+    },
 }
+# What the codebook's parameters become: running means are none, a linear layer takes their place, a stack is another trunk.
+OTHER_PARAMETERS = {"vq-vae-ema": -32_768, "simvq": 64 * 65 - 32_768}
+HIERARCHY = {1: 694_593, 3: 695_747}
 
 
 TABLE = [f"{data}/{name}" for data in DATA_SETS for name in NAMES]
@@ -48,7 +68,9 @@ def test_a_preset_is_what_its_path_says(preset: str) -> None:
     assert (system.data.name, system.title) == (data, name)
     assert system.system in SYSTEMS
     quantizer: Any = system.quantizer
-    assert (quantizer.metric, quantizer.start, quantizer.ball, quantizer.arc) == QUANTIZERS[name]
+    if name != "hvq-vae":
+        assert (quantizer.metric, quantizer.start, quantizer.ball, quantizer.arc) == QUANTIZERS[name]
+        assert quantizer.estimator == ("rotation" if "rotation" in name else "straight-through")
     assert quantizer.codebook_size == 512
     assert system.training.select == ("test-best" if name == "released-code" else "last")
     assert (system.objective.reconstruction, system.objective.normalise) == ("mse", "variance")
@@ -62,11 +84,17 @@ def test_a_preset_is_the_papers_model_and_length(preset: str) -> None:
     channels, side = (3, 32) if preset.startswith("cifar10") else (1, 28)
     tokenizer = system.build_tokenizer(channels, (side, side), 100)
     parameters = sum(parameter.numel() for parameter in tokenizer.parameters())
-    assert parameters == (695_491 if channels == 3 else 691_393)
-    if preset.startswith("sample"):
-        assert (system.training.steps, system.training.epochs, system.data.batch_size) == (400, None, 128)
+    name = preset.split("/")[1]
+    if name == "hvq-vae":
+        assert parameters == HIERARCHY[channels]
     else:
-        assert (system.training.epochs, system.training.steps, system.data.batch_size) == (500, None, 1024)
+        assert parameters == (695_491 if channels == 3 else 691_393) + OTHER_PARAMETERS.get(
+            name.removesuffix("-samp"), 0
+        )
+    lengths = [(stage.epochs or 0, stage.steps or 0) for stage in system.training.plan()]
+    epochs, steps = (sum(each) for each in zip(*lengths))
+    expected = (0, 400, 128) if preset.startswith("sample") else (500, 0, 1024)
+    assert (epochs, steps, system.data.batch_size) == expected
 
 
 @pytest.mark.parametrize("preset", preset_names())

@@ -16,8 +16,15 @@ LENGTH = {"training": {"steps": 3}}
 FLAGS = {
     "vq-vae": ("VQ", "euclidean", "uniform", False, False),
     "vq-vae-cosine": ("VQ", "cosine", "uniform", False, False),
+    "vq-vae-ema": ("EMAVQ", "euclidean", "uniform", False, False),
+    "vq-vae-rotation": ("VQ", "euclidean", "uniform", False, False),
     "arcvq-vae": ("ArcVQ", "cosine", "unit-sphere", True, True),
+    "cvq-vae": ("CVQ", "cosine", "uniform", False, False),
+    "simvq": ("SimVQ", "euclidean", "scaled-normal", False, False),
+    "hvq-vae": ("HVQ", None, None, False, False),
 }
+# Running means are no parameters; a linear layer replaces them; a stack has two autoencoders and two codebooks.
+PARAMETERS = {"vq-vae-ema": 691_393 - 32_768, "simvq": 691_393 - 32_768 + 64 * 65, "hvq-vae": 694_593}
 
 
 def message_of(data: Any) -> str:
@@ -40,12 +47,14 @@ def test_a_system_and_a_length_are_enough_to_build_it(name: str) -> None:
     assert type(system) is SYSTEMS[name]
     assert type(tokenizer.quantizer).__name__ == quantizer
     config: Any = tokenizer.quantizer.config
-    assert (config.metric, config.start) == (metric, start)
-    assert (config.ball is not None, config.arc is not None) == (ball, arc)
-    assert (config.entropy, config.restart) == (None, None)
-    assert (config.codebook_size, config.total_steps) == (512, 3)
+    if metric is not None:
+        assert (config.metric, config.start) == (metric, start)
+        assert (config.ball is not None, config.arc is not None) == (ball, arc)
+        assert (config.entropy, config.restart) == (None, None)
+        assert config.estimator == ("rotation" if name == "vq-vae-rotation" else "straight-through")
+    assert (config.codebook_size, config.total_steps) == (512, 1 if name == "hvq-vae" else 3)
     assert (tokenizer.system, tokenizer.image_size) == (name, (28, 28))
-    assert sum(parameter.numel() for parameter in tokenizer.parameters()) == 691_393
+    assert sum(parameter.numel() for parameter in tokenizer.parameters()) == PARAMETERS.get(name, 691_393)
 
 
 @pytest.mark.parametrize("name", sorted(SYSTEMS))
@@ -84,7 +93,7 @@ def test_a_name_of_ones_own_is_the_title() -> None:
 
 
 def test_a_missing_or_unknown_system_is_answered_with_what_there_is() -> None:
-    assert message_of({}) == "missing key 'system': expected one of arcvq-vae, vq-vae, vq-vae-cosine"
+    assert message_of({}) == f"missing key 'system': expected one of {', '.join(sorted(SYSTEMS))}"
     assert message_of({"system": "arcvqvae"}).startswith("unknown system 'arcvqvae': did you mean arcvq-vae")
     for name in (["vq-vae"], {"class_path": "os.system"}, 3):
         assert message_of({"system": name}).startswith("unknown system ")
@@ -150,3 +159,27 @@ def test_a_yaml_of_ones_own_loads_under_its_own_name(tmp_path: Path) -> None:
     with pytest.raises(ArcvqError) as raised:
         load_system(str(path), ["--quantizer.codebook_siz", "64"])
     assert str(raised.value).startswith(f"{path}: unknown key 'quantizer.codebook_siz': did you mean codebook_size")
+
+
+@pytest.mark.parametrize(
+    ("length", "stages"), [({"epochs": 5}, [(2, None), (3, None)]), ({"steps": 6}, [(None, 3), (None, 3)])]
+)
+def test_a_hierarchy_divides_its_training_among_its_layers(length: dict[str, int], stages: list[Any]) -> None:
+    training = parse_system({"system": "hvq-vae", "training": length}).training
+    assert [(stage.epochs, stage.steps) for stage in training.plan()] == stages
+    assert [stage.train for stage in training.plan()] == [["lower.0"], ["encoder", "quantizer", "decoder"]]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"training": {"steps": 1}}, "training: 1 is too short for 2 layers, which are trained one after another"),
+        ({"training": {"stages": [{"steps": 1}]}}, "training.stages: hvq-vae trains one layer a stage"),
+        ({"tokenizer": {"layers": 1}}, "tokenizer.layers must be at least 2, got 1"),
+        ({"tokenizer": {"width": 6}}, "tokenizer.width must be a multiple of 4, got 6"),
+        ({"tokenizer": {"trunk": "small"}}, "tokenizer.trunk: expected one of hierarchical, got 'small'"),
+        ({"quantizer": {"arc": {}}}, "unknown key 'quantizer.arc'"),
+    ],
+)
+def test_a_hierarchy_says_what_it_cannot_do(data: dict[str, Any], message: str) -> None:
+    assert message in message_of({"system": "hvq-vae", **LENGTH, **data})

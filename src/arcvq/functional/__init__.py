@@ -1,10 +1,14 @@
 """The mathematics, as pure functions of tensors. Names and equation numbers are the paper's."""
 
+from arcvq.functional.anchors import anchor_rate, contrastive_loss, nearest_latents
 from arcvq.functional.arc import ArcStatistics, arc_finish, arc_loss, arc_merge, arc_statistics, margin_cosine
-from arcvq.functional.assign import assign, perplexity, token_counts
+from arcvq.functional.assign import assign, perplexity, token_counts, token_sums
 from arcvq.functional.ball import ball_bound_
 from arcvq.functional.chunks import BACKENDS, Backend
+from arcvq.functional.ema import ema_update_, smoothed_counts
 from arcvq.functional.entropy import entropy_loss, entropy_statistics
+from arcvq.functional.relaxed import distance_logits, divergence_from_uniform, relaxed_one_hot
+from arcvq.functional.rotation import rotate
 from arcvq.functional.schedules import NAMED_RUNS, Schedule, rate_like
 from arcvq.functional.similarity import METRICS, Metric, unit
 from arcvq.functional.vq import straight_through, vq_loss
@@ -17,19 +21,29 @@ __all__ = [
     "Backend",
     "Metric",
     "Schedule",
+    "anchor_rate",
     "arc_finish",
     "arc_loss",
     "arc_merge",
     "arc_statistics",
     "assign",
     "ball_bound_",
+    "contrastive_loss",
+    "distance_logits",
+    "divergence_from_uniform",
+    "ema_update_",
     "entropy_loss",
     "entropy_statistics",
     "margin_cosine",
+    "nearest_latents",
     "perplexity",
     "rate_like",
+    "relaxed_one_hot",
+    "rotate",
+    "smoothed_counts",
     "straight_through",
     "token_counts",
+    "token_sums",
     "unit",
     "vq_loss",
 ]

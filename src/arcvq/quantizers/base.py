@@ -93,6 +93,7 @@ class Quantizer(nn.Module):
         self.project_in = nn.Identity() if inner == dim else nn.Linear(dim, inner)
         self.project_out = nn.Identity() if inner == dim else nn.Linear(inner, dim)
         self.register_buffer("step", torch.zeros((), dtype=torch.int64))
+        self.frozen = False  # by a stage of training that leaves the codes alone: then a step only lets time pass
         self._attachment: Attachment | None = None
 
     # ---- what a subclass says -------------------------------------------------------------------------------------------
@@ -179,7 +180,14 @@ class Quantizer(nn.Module):
             )
         if not outputs:
             raise ArcvqError("after_step needs the outputs of this step's forward passes, e.g. after_step(output)")
-        self.upkeep([output.record for output in outputs])
+        self.keep_up([output.record for output in outputs])
+
+    def keep_up(self, records: Sequence[Record]) -> None:
+        """The upkeep of one optimizer step; of frozen codes nothing but their time."""
+        if self.frozen:
+            Quantizer.upkeep(self, records)
+        else:
+            self.upkeep(records)
 
     def attach(self, optimizer: Optimizer) -> Attachment:
         """Let an eager loop's optimizer do the upkeep after each of its steps. `remove_attachment()` ends it."""

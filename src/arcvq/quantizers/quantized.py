@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +16,18 @@ class Record:
     latents: Tensor  # (N, code_dim)
     tokens: Tensor  # (N,) int64; −1 where the position is padding
     valid: Tensor | None  # (N,) bool, when a mask was given
+
+    @staticmethod
+    def join(records: Sequence[Record]) -> Record:
+        """The micro-batches of one step as one."""
+        if len(records) == 1:
+            return records[0]
+        masks = [r.valid if r.valid is not None else torch.ones_like(r.tokens, dtype=torch.bool) for r in records]
+        return Record(
+            latents=torch.cat([record.latents for record in records]),
+            tokens=torch.cat([record.tokens for record in records]),
+            valid=None if all(record.valid is None for record in records) else torch.cat(masks),
+        )
 
 
 @dataclass

@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 from arcvq.config import nearest, parse
 from arcvq.errors import ArcvqError
 from arcvq.objectives import ReconstructionConfig
-from arcvq.quantizers import VQConfig, quantizer_class
+from arcvq.quantizers import QuantizerConfig, quantizer_class
 from arcvq.systems.config import DataConfig, TrainingConfig
-from arcvq.tokenizers import SmallTrunkConfig, Tokenizer
+from arcvq.tokenizers import SmallTrunkConfig, Tokenizer, tokenizer_class
 
 
 @dataclass(kw_only=True)
@@ -27,7 +27,7 @@ class System:
     name: str | None = None  # what tables call this configuration; the preset's name, or the system's
     data: DataConfig = field(default_factory=DataConfig)
     tokenizer: SmallTrunkConfig = field(default_factory=SmallTrunkConfig)
-    quantizer: VQConfig = field(default_factory=VQConfig)
+    quantizer: QuantizerConfig = field(default_factory=QuantizerConfig)
     objective: ReconstructionConfig = field(default_factory=ReconstructionConfig)
     training: TrainingConfig = field(default_factory=lambda: TrainingConfig(epochs=500))
 
@@ -41,9 +41,14 @@ class System:
             raise ArcvqError("quantizer.channel_last: a tokenizer's latents have their channels first; leave it out")
         options = {f.name: getattr(self.quantizer, f.name) for f in dataclasses.fields(self.quantizer)}
         if options["total_steps"] is None:
-            options["total_steps"] = total_steps
+            options["total_steps"] = self.quantizer_steps(total_steps)
         quantizer = quantizer_class(self.quantizer_name)(self.tokenizer.latent_dim, **options)
-        return Tokenizer(channels, self.tokenizer, quantizer, image_size=image_size, system=self.system)
+        cls = tokenizer_class(self.tokenizer.trunk)
+        return cls(channels, self.tokenizer, quantizer, image_size=image_size, system=self.system)
+
+    def quantizer_steps(self, total_steps: int) -> int:
+        """Over how many of the run's optimizer steps the quantizer's schedules stretch."""
+        return total_steps
 
 
 SYSTEMS: dict[str, type[System]] = {}

@@ -48,7 +48,7 @@ class ResidualBlock(nn.Module):
         return (activated if self.skip_activated else x) + update
 
 
-def _residual_stack(config: SmallTrunkConfig) -> nn.Sequential:
+def residual_stack(config: SmallTrunkConfig) -> nn.Sequential:
     blocks = [
         ResidualBlock(config.width, config.residual_width, config.skip_activated) for _ in range(config.residual_blocks)
     ]
@@ -68,7 +68,7 @@ class SmallEncoder(nn.Sequential):
             nn.Conv2d(width // 2, width, 4, stride=2, padding=1),  # H/4
             nn.ReLU(),
             nn.Conv2d(width, width, 3, padding=1),
-            _residual_stack(config),
+            residual_stack(config),
             nn.Conv2d(width, config.latent_dim, 1),
         )
 
@@ -80,7 +80,7 @@ class SmallDecoder(nn.Sequential):
         width = config.width
         super().__init__(
             nn.Conv2d(config.latent_dim, width, 3, padding=1),
-            _residual_stack(config),
+            residual_stack(config),
             nn.ConvTranspose2d(width, width // 2, 4, stride=2, padding=1),  # 2h
             nn.ReLU(),
             nn.ConvTranspose2d(width // 2, channels, 4, stride=2, padding=1),  # 4h

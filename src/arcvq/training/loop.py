@@ -178,7 +178,7 @@ class TrainingRun:
             self.model,
             self.prepared,
             self.objective,
-            self.tokenizer.quantizer,
+            self.tokenizer,
             self.read,
             self.training.gradient_clip,
         )

@@ -43,7 +43,7 @@ def reconstructor(tokenizer: Tokenizer) -> Any:
     def reconstruct(images: Tensor) -> tuple[Tensor, Tensor]:
         # The plain forward, in float32, whatever compilation or autocast the training has wrapped around the call.
         with ieee_convolutions():
-            reconstruction, quantized = Tokenizer.forward(tokenizer, images)
+            reconstruction, quantized = type(tokenizer).forward(tokenizer, images)
         return reconstruction.float(), quantized.tokens
 
     return reconstruct
