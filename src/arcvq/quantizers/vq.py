@@ -15,8 +15,6 @@ from arcvq.functional import (
     Backend,
     Metric,
     assign,
-    entropy_loss,
-    entropy_statistics,
     straight_through,
     token_counts,
     unit,
@@ -25,22 +23,11 @@ from arcvq.functional import (
 from arcvq.functional.chunks import check_backend
 from arcvq.functional.similarity import check_metric
 from arcvq.quantizers.base import Quantizer, QuantizerConfig, host_may_read
+from arcvq.quantizers.entropy import Entropy, entropy_term
 from arcvq.quantizers.kmeans import kmeans
 from arcvq.quantizers.quantized import Record
 from arcvq.quantizers.restart import Restart, restart_
 from arcvq.quantizers.samp import Arc, Ball, Samp
-
-
-@dataclass(frozen=True, kw_only=True)
-class Entropy:
-    """mean_i H(p_i) − H(mean_i p_i) over soft assignments p = softmax(score / temperature), times weight."""
-
-    weight: float = 0.1
-    temperature: float = 0.01
-
-    def __post_init__(self) -> None:
-        if not self.temperature > 0:
-            raise ArcvqError(f"entropy: the temperature must be positive, got {self.temperature}")
 
 
 @dataclass(kw_only=True)
@@ -82,6 +69,7 @@ class VQ(Quantizer):
 
     Config = VQConfig
     config: VQConfig
+    codebook: Tensor
     started: Tensor
     share: Tensor
 
@@ -121,14 +109,14 @@ class VQ(Quantizer):
             stats["ball_radius"] = radius
 
         if config.entropy is not None and self.training:
-            losses["entropy"] = config.entropy.weight * self._entropy(latents, valid, config.entropy.temperature)
+            losses["entropy"] = entropy_term(self, config.entropy, latents, valid, config.metric, config.backend)
         return straight_through(codes, latents), tokens, losses, stats
 
     def upkeep(self, records: Sequence[Record]) -> None:
         super().upkeep(records)
         with torch.no_grad():
             if self.config.restart or self.samp.observes:
-                tokens = torch.cat([record.tokens for record in records])
+                tokens = torch.cat([record.tokens for record in records if record.tokens is not None])
                 # Of all processes whatever the mode: upkeep belongs to training, even when it is called after an eval().
                 counts = distributed.sum_over_processes(token_counts(tokens, self.config.codebook_size))
                 if self.config.restart:
@@ -153,15 +141,6 @@ class VQ(Quantizer):
         self.samp.bound_(self.codebook, self.step)
         if self.config.start == "kmeans":
             self.started.fill_(True)
-
-    def _entropy(self, latents: Tensor, valid: Tensor | None, temperature: float) -> Tensor:
-        config = self.config
-        entropy, share = entropy_statistics(latents, self.codebook, temperature, config.metric, config.backend, valid)
-        count = self.token_count(latents, valid)
-        if self.synchronizes:
-            entropy, share = distributed.gather(entropy).sum(0), distributed.gather(share).sum(0)
-            count = distributed.sum_over_processes(count)
-        return entropy_loss(entropy, share, count.clamp(min=1))
 
     def _check_started(self) -> None:
         waiting = self.config.start == "kmeans" and self.training and host_may_read(self.started)

@@ -67,8 +67,11 @@ class Tokenizer(nn.Module):
 
     def encode(self, images: Tensor) -> Tensor:
         """Images (B, C, H, W) in [-1, 1] → tokens (B, h, w), int64."""
+        self.quantizer.require_codebook()
         with self._inference():
-            return self.quantize(self.latents(images)).tokens
+            tokens = self.quantize(self.latents(images)).tokens
+        assert tokens is not None
+        return tokens
 
     def decode(self, tokens: Tensor) -> Tensor:
         """Tokens (B, h, w) → images (B, C, H, W), in [-1, 1]."""
@@ -107,6 +110,11 @@ class Tokenizer(nn.Module):
                 yield
         finally:
             self.quantizer.train(was_training)
+
+    def tokens_per_image(self, height: int, width: int) -> int:
+        """How many tokens an image of this size becomes; 0 when the bottleneck is continuous."""
+        positions = (height // self.downsampling) * (width // self.downsampling)
+        return 0 if self.quantizer.codebook is None else positions * self.quantizer.config.heads
 
     @property
     def side(self) -> int | None:

@@ -207,7 +207,7 @@ class TrainingRun:
     def upkeep(self, outputs: list[Quantized]) -> None:
         """In a stage that does not train the codebook only time passes: restarts and bounds would move codes, too."""
         quantizer = self.tokenizer.quantizer
-        if quantizer.codebook.requires_grad:
+        if quantizer.codebook is not None and quantizer.codebook.requires_grad:
             quantizer.after_step(*outputs)
         else:
             quantizer.step.add_(1)
@@ -239,7 +239,9 @@ class TrainingRun:
         stats = outputs[-1].stats
         values = {**terms, "loss": torch.stack(list(terms.values())).sum()}
         values |= {
-            name: stats[name] for name in ("perplexity", "arc_weight", "arc_loss", "ball_radius") if name in stats
+            name: stats[name]
+            for name in ("perplexity", "arc_weight", "arc_loss", "ball_radius", "temperature", "variance", "rate")
+            if name in stats
         }
         names = list(values)
         stacked = torch.stack([values[name].float() for name in names] + [stats["nonfinite"].float()])
