@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from arcvq import VQ, ArcVQ, Ball
-from arcvq.quantizers import Arc, Entropy, Quantized, Restart
+from arcvq.quantizers import FSQ, LFQ, SQ, Arc, Entropy, Gaussian, Quantized, Quantizer, Restart, VonMisesFisher
 
 TOKENS, STEPS = 20, 2
 EVERYTHING: dict[str, Any] = {
@@ -23,7 +23,7 @@ EVERYTHING: dict[str, Any] = {
 RESTART = Restart(decay=0.5, threshold=0.6)
 
 # name: class, options, tokens of each process, whether a mask is given to each process, mode at after_step
-SCENARIOS: dict[str, tuple[type[VQ], dict[str, Any], list[int], list[bool], bool]] = {
+SCENARIOS: dict[str, tuple[type[Quantizer], dict[str, Any], list[int], list[bool], bool]] = {
     "vq, even": (VQ, {}, [10, 10], [False, False], True),
     "vq, uneven": (VQ, {}, [14, 6], [False, False], True),
     "arcvq, even": (ArcVQ, {}, [10, 10], [False, False], True),
@@ -34,17 +34,41 @@ SCENARIOS: dict[str, tuple[type[VQ], dict[str, Any], list[int], list[bool], bool
     "everything, uneven": (ArcVQ, EVERYTHING, [5, 15], [False, False], True),
     "everything, masked in one process only": (ArcVQ, EVERYTHING, [11, 9], [True, False], True),
     "restart": (ArcVQ, {**EVERYTHING, "restart": RESTART}, [14, 6], [False, False], True),
+    "fsq, uneven": (FSQ, {}, [13, 7], [False, False], True),
+    "fsq, masked": (FSQ, {}, [12, 8], [True, True], True),
+    "lfq, uneven": (
+        LFQ,
+        {"codebook_size": 8, "entropy": Entropy(weight=0.3, temperature=0.5)},
+        [5, 15],
+        [False, False],
+        True,
+    ),
+    "lfq, masked": (
+        LFQ,
+        {"codebook_size": 8, "entropy": Entropy(weight=0.3, temperature=0.5)},
+        [11, 9],
+        [True, False],
+        True,
+    ),
     "restart, upkeep in eval mode": (ArcVQ, {**EVERYTHING, "restart": RESTART}, [14, 6], [False, False], False),
+}
+# Those that draw in training: their own losses, where no noise enters, are compared.
+STOCHASTIC: dict[str, tuple[type[Quantizer], dict[str, Any], str, list[int], bool]] = {
+    "sq": (SQ, {"codebook_size": 16}, "entropy", [13, 7], False),
+    "sq, a token's variance, masked": (SQ, {"codebook_size": 16, "type": "III"}, "entropy", [12, 8], True),
+    "gaussian": (Gaussian, {"latent_dim": 3}, "divergence", [5, 15], False),
+    "gaussian, a vector for four": (Gaussian, {"latent_dim": 3, "positions": 4}, "divergence", [12, 8], False),
+    "vmf, masked": (VonMisesFisher, {"latent_dim": 3}, "divergence", [14, 6], True),
 }
 RANDOM = [name for name, (_, options, *_) in SCENARIOS.items() if "restart" in options]
 
 
 class Model(nn.Module):
-    def __init__(self, cls: type[VQ], options: dict[str, Any]) -> None:
+    def __init__(self, cls: type[Quantizer], options: dict[str, Any]) -> None:
         super().__init__()
         torch.manual_seed(5)
         self.encoder = nn.Linear(6, 4)
-        self.quantizer = cls(4, 16, **options)
+        self.quantizer = cls(4, **{"codebook_size": 16, **options})
 
     def forward(self, images: Tensor, mask: Tensor | None) -> Quantized:
         return self.quantizer(self.encoder(images), mask)
@@ -88,10 +112,25 @@ def train(name: str, rank: int | None) -> dict[str, Any]:
     return result
 
 
+def own_loss(name: str, rank: int | None) -> dict[str, Any]:
+    """The gradients and statistics of one forward pass of a quantizer that draws."""
+    cls, options, loss, sizes, masked = STOCHASTIC[name]
+    model = Model(cls, {"codebook_size": 0, **options})
+    images, mask = whole_batch(0, [masked] * 2, sizes)
+    if rank is not None:
+        images, mask = images.split(sizes)[rank], mask.split(sizes)[rank]
+    wrapped = model if rank is None else DistributedDataParallel(model, find_unused_parameters=True)
+    out = wrapped(images, mask if masked else None)
+    out.losses[loss].backward()
+    stats = {key: value.clone() for key, value in out.stats.items() if key != "nonfinite"}
+    return {"gradients": {k: p.grad.clone() for k, p in model.named_parameters() if p.grad is not None}, "stats": stats}
+
+
 def worker(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
     results: dict[str, Any] = {name: train(name, rank) for name in SCENARIOS}
+    results["stochastic"] = {name: own_loss(name, rank) for name in STOCHASTIC}
 
     torch.manual_seed(rank)  # different codebooks and different latents, until the first process's centres arrive
     start = VQ(4, 16, start="kmeans")
@@ -119,7 +158,8 @@ def test_gradients_are_those_of_one_process_with_the_whole_batch(name: str, rank
     steps = 1 if name in RANDOM else STEPS  # a restart draws at random: after it the codebooks differ from the lone one
     for step in range(steps):
         expected = alone["gradients"][step]
-        assert expected.keys() >= {"encoder.weight", "encoder.bias", "quantizer.codebook"}
+        own = "quantizer.project_in.weight" if SCENARIOS[name][0] in (FSQ, LFQ) else "quantizer.codebook"
+        assert expected.keys() >= {"encoder.weight", "encoder.bias", own}
         for rank in ranks:
             assert rank[name]["gradients"][step].keys() == expected.keys()
             for key, gradient in expected.items():
@@ -155,6 +195,18 @@ def test_a_restart_moved_codes_in_this_scenario(name: str, ranks: list[dict[str,
     moved = ranks[0][name]["state"]["codebook"]
     without = ranks[0]["everything, uneven"]["state"]["codebook"]
     assert ((moved - without).norm(dim=1) > 0.2).any()
+
+
+@pytest.mark.parametrize("name", STOCHASTIC)
+def test_the_own_losses_of_those_that_draw_are_of_the_whole_batch(name: str, ranks: list[dict[str, Any]]) -> None:
+    alone = own_loss(name, None)
+    for rank in ranks:
+        ours = rank["stochastic"][name]
+        for key, gradient in alone["gradients"].items():
+            torch.testing.assert_close(ours["gradients"][key], gradient, rtol=1e-4, atol=1e-6)
+        for key, value in alone["stats"].items():
+            torch.testing.assert_close(ours["stats"][key], value, rtol=1e-5, atol=1e-6)
+    assert alone["gradients"]["encoder.weight"].norm() > 1e-4
 
 
 def test_a_k_means_start_is_the_first_processs(ranks: list[dict[str, Any]]) -> None:

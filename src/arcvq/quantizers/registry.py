@@ -9,9 +9,22 @@ from arcvq.config import nearest, parse
 from arcvq.errors import ArcvqError
 from arcvq.quantizers.arcvq import ArcVQ
 from arcvq.quantizers.base import Quantizer
+from arcvq.quantizers.fsq import FSQ
+from arcvq.quantizers.gaussian import Gaussian
+from arcvq.quantizers.lfq import LFQ
+from arcvq.quantizers.sq import SQ
+from arcvq.quantizers.vmf import VonMisesFisher
 from arcvq.quantizers.vq import VQ
 
-QUANTIZERS: dict[str, type[Quantizer]] = {"vq": VQ, "arcvq": ArcVQ}
+QUANTIZERS: dict[str, type[Quantizer]] = {
+    "vq": VQ,
+    "arcvq": ArcVQ,
+    "sq": SQ,
+    "fsq": FSQ,
+    "lfq": LFQ,
+    "gaussian": Gaussian,
+    "vmf": VonMisesFisher,
+}
 
 
 def quantizer_class(name: str) -> type[Quantizer]:
