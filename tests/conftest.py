@@ -30,6 +30,14 @@ TINY: dict[str, Any] = {
 }
 
 
+# Systems without a codebook have no use for its size.
+CONTINUOUS = ("vae", "hyperspherical-vae")
+
+
+def fitting(preset: str, settings: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in settings.items() if k != "quantizer.codebook_size" or preset not in CONTINUOUS}
+
+
 def as_arguments(settings: dict[str, Any]) -> list[str]:
     return [f"--{key}={'null' if value is None else value}" for key, value in settings.items()]
 
@@ -41,11 +49,14 @@ def tiny_settings() -> Callable[..., list[str]]:
 
 
 @pytest.fixture(scope="session")
-def tiny_system(tiny_settings: Callable[..., list[str]]) -> Callable[..., Any]:
+def tiny_system() -> Callable[..., Any]:
     """`tiny_system("vq-vae", {"training.steps": 3})` → the sample's preset of that name, made tiny."""
     from arcvq.systems import load_system
 
-    return lambda preset="arcvq-vae", changes=None: load_system(f"sample/{preset}", tiny_settings(changes))
+    def tiny(preset: str = "arcvq-vae", changes: dict[str, Any] | None = None) -> Any:
+        return load_system(f"sample/{preset}", as_arguments(fitting(preset, {**TINY, **(changes or {})})))
+
+    return tiny
 
 
 @pytest.fixture(scope="session")

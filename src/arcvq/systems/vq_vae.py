@@ -16,6 +16,7 @@ class VQVAE(System):
     summary: ClassVar[str] = "nearest code by distance, straight-through gradient, codebook trained by the optimizer"
     citation: ClassVar[str] = "van den Oord et al., Neural Discrete Representation Learning, NeurIPS 2017"
     quantizer_name: ClassVar[str] = "vq"
+    quantizer: VQConfig = field(default_factory=VQConfig)
 
 
 @dataclass(kw_only=True)
