@@ -5,8 +5,7 @@ import math
 import pytest
 import torch
 
-from arcvq.functional import distance_logits, divergence_from_uniform, relaxed_one_hot
-from arcvq.functional.relaxed import gumbel
+from arcvq.functional import distance_logits, divergence_from_uniform, gumbel, relaxed_one_hot
 
 
 def test_logits_are_minus_the_squared_distances_and_never_positive() -> None:

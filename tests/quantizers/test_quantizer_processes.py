@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
-from every_quantizer import DRAWING, KINDS, STOCHASTIC
+from every_quantizer import ANY_NUMBER, DRAWING, KINDS, STOCHASTIC
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -39,11 +39,13 @@ SCENARIOS: dict[str, tuple[type[Quantizer], dict[str, Any], list[int], list[bool
 }
 # Every kind, on uneven shards, padded in one process only; and with a process that has no token at all.
 for kind, (cls, options) in KINDS.items():
-    if kind not in ("vq", "arcvq"):
+    if kind in ANY_NUMBER and kind not in ("vq", "arcvq"):
         SCENARIOS[kind] = (cls, options, [13, 7], [True, False], True)
 SCENARIOS |= {f"{kind}, one empty": (*KINDS[kind], [20, 0], [False, False], True) for kind in ("emavq", "cvq closest")}
 RESTARTED = [name for name in SCENARIOS if name.startswith("restart")]
 RANDOM = [*RESTARTED, *DRAWING]
+# Those that draw in training: of their own losses one that no noise enters is compared, on even shares of whole images.
+NOISELESS = {"hvq": "kl", "sq": "entropy", "gaussian": "divergence", "vmf": "divergence"}
 
 
 class Model(nn.Module):
@@ -51,7 +53,8 @@ class Model(nn.Module):
         super().__init__()
         torch.manual_seed(5)
         self.encoder = nn.Linear(6, 4)
-        self.quantizer = cls(4, 16, **options)
+        size = {} if "latent_dim" in options else {"codebook_size": 16}  # without codes
+        self.quantizer = cls(4, **{**size, **options})
 
     def forward(self, images: Tensor, mask: Tensor | None) -> Quantized:
         return self.quantizer(self.encoder(images), mask)
@@ -95,10 +98,30 @@ def train(name: str, rank: int | None) -> dict[str, Any]:
     return result
 
 
+def own_loss(kind: str, rank: int | None) -> dict[str, Any]:
+    """The gradients and statistics of one forward pass of a quantizer that draws."""
+    cls, options = KINDS[kind]
+    whole, masked = [13, 7], [kind in ANY_NUMBER, False]
+    if kind not in ANY_NUMBER:
+        options, whole = {**options, "positions": 4}, [12, 8]
+    model = Model(cls, options)
+    images, mask = whole_batch(0, masked, whole)
+    given = mask if any(masked) else None
+    if rank is not None:
+        images = images.split(whole)[rank]
+        given = mask.split(whole)[rank] if masked[rank] else None
+    wrapped = model if rank is None else DistributedDataParallel(model, find_unused_parameters=True)
+    out = wrapped(images, given)
+    out.losses[NOISELESS[kind.split()[0]]].backward()
+    stats = {key: value.clone() for key, value in out.stats.items() if key != "nonfinite"}
+    return {"gradients": {k: p.grad.clone() for k, p in model.named_parameters() if p.grad is not None}, "stats": stats}
+
+
 def worker(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
     results: dict[str, Any] = {name: train(name, rank) for name in SCENARIOS}
+    results["stochastic"] = {name: own_loss(name, rank) for name in STOCHASTIC}
 
     torch.manual_seed(rank)  # different codebooks and different latents, until the first process's centres arrive
     start = VQ(4, 16, start="kmeans")
@@ -127,7 +150,7 @@ def test_gradients_are_those_of_one_process_with_the_whole_batch(name: str, rank
     for step in range(steps):
         expected = alone["gradients"][step]
         assert expected.keys() >= {"encoder.weight", "encoder.bias"}
-        assert any(key.startswith("quantizer.") for key in expected) or "emavq" in name
+        assert any(key.startswith("quantizer.") for key in expected) or name.startswith(("emavq", "lfq"))
         for rank in ranks:
             assert rank[name]["gradients"][step].keys() == expected.keys()
             for key, gradient in expected.items():
@@ -163,6 +186,19 @@ def test_a_restart_moved_codes_in_this_scenario(name: str, ranks: list[dict[str,
     moved = ranks[0][name]["state"]["codebook"]
     without = ranks[0]["everything, uneven"]["state"]["codebook"]
     assert ((moved - without).norm(dim=1) > 0.2).any()
+
+
+@pytest.mark.parametrize("kind", STOCHASTIC)
+def test_the_own_losses_of_those_that_draw_are_of_the_whole_batch(kind: str, ranks: list[dict[str, Any]]) -> None:
+    alone = own_loss(kind, None)
+    drawn = ("perplexity", "usage") if kind == "hvq" else ()  # of tokens that are drawn
+    for rank in ranks:
+        ours = rank["stochastic"][kind]
+        for key, gradient in alone["gradients"].items():
+            torch.testing.assert_close(ours["gradients"][key], gradient, rtol=1e-4, atol=1e-6)
+        for key in alone["stats"].keys() - drawn:
+            torch.testing.assert_close(ours["stats"][key], alone["stats"][key], rtol=1e-5, atol=1e-6)
+    assert alone["gradients"]["encoder.weight"].norm() > 1e-6
 
 
 def test_a_k_means_start_is_the_first_processs(ranks: list[dict[str, Any]]) -> None:

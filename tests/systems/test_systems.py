@@ -9,22 +9,41 @@ import yaml
 
 from arcvq import Arc, ArcvqError, Ball
 from arcvq.config import to_dict
+from arcvq.quantizers import Entropy
 from arcvq.systems import SYSTEMS, load_system, parse_system
 
 LENGTH = {"training": {"steps": 3}}
-# system → quantizer, metric, start, whether it has a ball and an ArcLoss
-FLAGS = {
-    "vq-vae": ("VQ", "euclidean", "uniform", False, False),
-    "vq-vae-cosine": ("VQ", "cosine", "uniform", False, False),
-    "vq-vae-ema": ("EMAVQ", "euclidean", "uniform", False, False),
-    "vq-vae-rotation": ("VQ", "euclidean", "uniform", False, False),
-    "arcvq-vae": ("ArcVQ", "cosine", "unit-sphere", True, True),
-    "cvq-vae": ("CVQ", "cosine", "uniform", False, False),
-    "simvq": ("SimVQ", "euclidean", "scaled-normal", False, False),
-    "hvq-vae": ("HVQ", None, None, False, False),
+# system → quantizer, parameters beside the trunk's, and the settings that make it what it is
+TRUNK, CODES = 658_625, 512 * 64
+PLAIN = {
+    "metric": "euclidean",
+    "start": "uniform",
+    "estimator": "straight-through",
+    "ball": None,
+    "arc": None,
+    "entropy": None,
+    "restart": None,
 }
-# Running means are no parameters; a linear layer replaces them; a stack has two autoencoders and two codebooks.
-PARAMETERS = {"vq-vae-ema": 691_393 - 32_768, "simvq": 691_393 - 32_768 + 64 * 65, "hvq-vae": 694_593}
+VECTOR = {"codebook_size": 0, "positions": 49, "elements": 16, "latent_dim": 64, "sample": False}
+SETTINGS: dict[str, tuple[str, int, dict[str, Any]]] = {
+    "vq-vae": ("VQ", CODES, PLAIN),
+    "vq-vae-cosine": ("VQ", CODES, {**PLAIN, "metric": "cosine"}),
+    "vq-vae-ema": ("EMAVQ", 0, PLAIN),  # running means are no parameters
+    "vq-vae-rotation": ("VQ", CODES, {**PLAIN, "estimator": "rotation"}),
+    "cvq-vae": ("CVQ", CODES, {**PLAIN, "metric": "cosine"}),
+    "simvq": ("SimVQ", 64 * 65, {**PLAIN, "start": "scaled-normal"}),
+    "hvq-vae": ("HVQ", 694_593 - TRUNK, {"total_steps": 1}),  # two autoencoders, two codebooks
+    "arcvq-vae": ("ArcVQ", CODES, {**PLAIN, "metric": "cosine", "start": "unit-sphere", "ball": Ball(), "arc": Arc()}),
+    "sq-vae": ("SQ", CODES + 1, {"type": "I", "start_variance": 20.0, "floor": 1.0, "elements": 16}),
+    "fsq": ("FSQ", 64 * 3 + 3 + 3 * 64 + 64, {"levels": (8, 8, 8)}),
+    "lfq": (
+        "LFQ",
+        64 * 9 + 9 + 9 * 64 + 64,
+        {"entropy": Entropy(weight=0.1, temperature=0.01), "commitment_weight": 0.25},
+    ),
+    "vae": ("Gaussian", (3136 + 1) * 128 + (64 + 1) * 3136, VECTOR),
+    "hyperspherical-vae": ("VonMisesFisher", (3136 + 1) * 65 + (64 + 1) * 3136, {**VECTOR, "kappa_floor": 1.0}),
+}
 
 
 def message_of(data: Any) -> str:
@@ -36,25 +55,21 @@ def message_of(data: Any) -> str:
 
 
 def test_the_table_here_has_every_system() -> None:
-    assert FLAGS.keys() == SYSTEMS.keys()
+    assert SETTINGS.keys() == SYSTEMS.keys()
 
 
 @pytest.mark.parametrize("name", sorted(SYSTEMS))
 def test_a_system_and_a_length_are_enough_to_build_it(name: str) -> None:
     system = parse_system({"system": name, **LENGTH})
     tokenizer = system.build_tokenizer(1, (28, 28), 3)
-    quantizer, metric, start, ball, arc = FLAGS[name]
+    quantizer, parameters, settings = SETTINGS[name]
     assert type(system) is SYSTEMS[name]
     assert type(tokenizer.quantizer).__name__ == quantizer
     config: Any = tokenizer.quantizer.config
-    if metric is not None:
-        assert (config.metric, config.start) == (metric, start)
-        assert (config.ball is not None, config.arc is not None) == (ball, arc)
-        assert (config.entropy, config.restart) == (None, None)
-        assert config.estimator == ("rotation" if name == "vq-vae-rotation" else "straight-through")
-    assert (config.codebook_size, config.total_steps) == (512, 1 if name == "hvq-vae" else 3)
+    expected = {"codebook_size": 512, "total_steps": 3, **settings}
+    assert {key: getattr(config, key) for key in expected} == expected
     assert (tokenizer.system, tokenizer.image_size) == (name, (28, 28))
-    assert sum(parameter.numel() for parameter in tokenizer.parameters()) == PARAMETERS.get(name, 691_393)
+    assert sum(parameter.numel() for parameter in tokenizer.parameters()) == TRUNK + parameters
 
 
 @pytest.mark.parametrize("name", sorted(SYSTEMS))

@@ -67,6 +67,7 @@ class EMAVQ(VQ):
         return {"commitment": super().code_losses(latents, codes, codebook, valid)["commitment"]}
 
     def move_(self, step: Record, counts: Tensor) -> None:
+        assert step.tokens is not None
         sums = distributed.sum_over_processes(token_sums(step.latents, step.tokens, self.config.codebook_size))
         ema_update_(self.codebook, self.counts, self.sums, counts, sums, self.config.decay, self.config.epsilon)
 

@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 from arcvq import distributed
 from arcvq.errors import ArcvqError
-from arcvq.functional import Schedule, distance_logits, divergence_from_uniform, relaxed_one_hot, token_counts
+from arcvq.functional import Schedule, distance_logits, divergence_from_uniform, gumbel, relaxed_one_hot, token_counts
 from arcvq.functional.precision import matmul, without_autocast
-from arcvq.functional.relaxed import gumbel
 from arcvq.quantizers.base import Quantizer, QuantizerConfig
 from arcvq.quantizers.quantized import Record
 
@@ -70,6 +69,7 @@ class HVQ(Quantizer):
 
     Config = HVQConfig
     config: HVQConfig
+    codebook: Tensor
     taken: Tensor
 
     def __init__(self, dim: int, codebook_size: int = 512, **options: Any) -> None:
@@ -90,8 +90,8 @@ class HVQ(Quantizer):
             log_p = torch.log_softmax(logits, dim=1)
             commitment = -(log_p.exp() * logits).sum(dim=1)
             losses = {
-                "kl": config.kl_weight * self._mean(divergence_from_uniform(log_p), valid),
-                "commitment": config.commitment_weight * self._mean(commitment, valid),
+                "kl": config.kl_weight * self.token_mean(divergence_from_uniform(log_p), valid),
+                "commitment": config.commitment_weight * self.token_mean(commitment, valid),
             }
         if not self.training:
             tokens = self._pick(logits)
@@ -120,6 +120,7 @@ class HVQ(Quantizer):
         super().upkeep(records)
         if self.config.revival:
             tokens = Record.join(records).tokens
+            assert tokens is not None
             self._revive_(distributed.sum_over_processes(token_counts(tokens, self.config.codebook_size)))
 
     @torch.no_grad()
@@ -134,9 +135,3 @@ class HVQ(Quantizer):
         beside = self.codebook[most] + revival.noise * noise.to(self.codebook.dtype)
         self.codebook.index_copy_(0, least, torch.where(dead, beside, self.codebook[least]))
         self.taken.mul_(~due)
-
-    def _mean(self, per_token: Tensor, valid: Tensor | None) -> Tensor:
-        """Over the tokens of all processes."""
-        count = self.token_count(per_token, valid).clamp(min=1)
-        total = per_token.sum() if valid is None else torch.where(valid, per_token, 0.0).sum()
-        return total / count * self.shard_weight(per_token, valid)

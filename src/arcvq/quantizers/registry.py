@@ -11,8 +11,13 @@ from arcvq.quantizers.arcvq import ArcVQ
 from arcvq.quantizers.base import Quantizer
 from arcvq.quantizers.cvq import CVQ
 from arcvq.quantizers.emavq import EMAVQ
+from arcvq.quantizers.fsq import FSQ
+from arcvq.quantizers.gaussian import Gaussian
 from arcvq.quantizers.hvq import HVQ
+from arcvq.quantizers.lfq import LFQ
 from arcvq.quantizers.simvq import SimVQ
+from arcvq.quantizers.sq import SQ
+from arcvq.quantizers.vmf import VonMisesFisher
 from arcvq.quantizers.vq import VQ
 
 QUANTIZERS: dict[str, type[Quantizer]] = {
@@ -22,6 +27,11 @@ QUANTIZERS: dict[str, type[Quantizer]] = {
     "emavq": EMAVQ,
     "hvq": HVQ,
     "simvq": SimVQ,
+    "sq": SQ,
+    "fsq": FSQ,
+    "lfq": LFQ,
+    "gaussian": Gaussian,
+    "vmf": VonMisesFisher,
 }
 
 

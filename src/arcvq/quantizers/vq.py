@@ -15,8 +15,6 @@ from arcvq.functional import (
     Backend,
     Metric,
     assign,
-    entropy_loss,
-    entropy_statistics,
     rotate,
     straight_through,
     token_counts,
@@ -26,24 +24,13 @@ from arcvq.functional import (
 from arcvq.functional.chunks import check_backend
 from arcvq.functional.similarity import check_metric
 from arcvq.quantizers.base import Quantizer, QuantizerConfig, host_may_read
+from arcvq.quantizers.entropy import Entropy, entropy_term
 from arcvq.quantizers.kmeans import kmeans
 from arcvq.quantizers.quantized import Record
 from arcvq.quantizers.restart import Restart, restart_
 from arcvq.quantizers.samp import Arc, Ball, Samp
 
 Start = Literal["uniform", "unit-sphere", "normal", "scaled-normal", "kmeans"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Entropy:
-    """mean_i H(p_i) − H(mean_i p_i) over soft assignments p = softmax(score / temperature), times weight."""
-
-    weight: float = 0.1
-    temperature: float = 0.01
-
-    def __post_init__(self) -> None:
-        if not self.temperature > 0:
-            raise ArcvqError(f"entropy: the temperature must be positive, got {self.temperature}")
 
 
 @dataclass(kw_only=True)
@@ -91,6 +78,7 @@ class VQ(Quantizer):
 
     Config = VQConfig
     config: VQConfig
+    codebook: Tensor
     # Whether `move_` has something to do.
     moves_codes: ClassVar[bool] = False
     started: Tensor
@@ -155,8 +143,9 @@ class VQ(Quantizer):
             stats["ball_radius"] = radius
 
         if config.entropy is not None and self.training:
-            entropy = self._entropy(latents, codebook, valid, config.entropy.temperature)
-            losses["entropy"] = config.entropy.weight * entropy
+            losses["entropy"] = entropy_term(
+                self, config.entropy, latents, codebook, valid, config.metric, config.backend
+            )
         estimate = straight_through if config.estimator == "straight-through" else rotate
         return estimate(codes, latents), tokens, losses, stats
 
@@ -166,6 +155,7 @@ class VQ(Quantizer):
         with torch.no_grad():
             if self.moves_codes or restart or self.samp.observes:
                 step = Record.join(records)
+                assert step.tokens is not None
                 # Of all processes whatever the mode: upkeep belongs to training, even when it is called after an eval().
                 counts = distributed.sum_over_processes(token_counts(step.tokens, self.config.codebook_size))
                 self.move_(step, counts)
@@ -190,15 +180,6 @@ class VQ(Quantizer):
         self.bound_()
         if self.config.start == "kmeans":
             self.started.fill_(True)
-
-    def _entropy(self, latents: Tensor, codebook: Tensor, valid: Tensor | None, temperature: float) -> Tensor:
-        config = self.config
-        entropy, share = entropy_statistics(latents, codebook, temperature, config.metric, config.backend, valid)
-        count = self.token_count(latents, valid)
-        if self.synchronizes:
-            entropy, share = distributed.gather(entropy).sum(0), distributed.gather(share).sum(0)
-            count = distributed.sum_over_processes(count)
-        return entropy_loss(entropy, share, count.clamp(min=1))
 
     def _check_started(self) -> None:
         waiting = self.config.start == "kmeans" and self.training and host_may_read(self.started)

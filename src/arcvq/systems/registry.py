@@ -36,12 +36,17 @@ class System:
         return self.name or self.system
 
     def build_tokenizer(self, channels: int, image_size: tuple[int, int], total_steps: int) -> Tokenizer:
-        """A fresh, untrained tokenizer for such images; `total_steps` completes schedules that need the planned length."""
+        """A fresh, untrained tokenizer for such images; fills in what the quantizer wants to know of them and of the run's length."""
         if self.quantizer.channel_last:
             raise ArcvqError("quantizer.channel_last: a tokenizer's latents have their channels first; leave it out")
+        down = self.tokenizer.downsampling
+        known = {
+            "total_steps": self.quantizer_steps(total_steps),
+            "positions": (image_size[0] // down) * (image_size[1] // down),
+            "elements": channels * down**2,  # behind one position
+        }
         options = {f.name: getattr(self.quantizer, f.name) for f in dataclasses.fields(self.quantizer)}
-        if options["total_steps"] is None:
-            options["total_steps"] = self.quantizer_steps(total_steps)
+        options |= {name: value for name, value in known.items() if name in options and options[name] is None}
         quantizer = quantizer_class(self.quantizer_name)(self.tokenizer.latent_dim, **options)
         cls = tokenizer_class(self.tokenizer.trunk)
         return cls(channels, self.tokenizer, quantizer, image_size=image_size, system=self.system)

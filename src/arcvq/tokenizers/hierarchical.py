@@ -41,6 +41,10 @@ class HierarchicalTrunkConfig(SmallTrunkConfig):
         if self.width % 2**self.layers:
             raise ArcvqError(f"tokenizer.width must be a multiple of {2**self.layers}, got {self.width}")
 
+    @property
+    def downsampling(self) -> int:
+        return 2**self.layers
+
     def of_layer(self, index: int) -> SmallTrunkConfig:
         """The options of layer `index`, counted from the lowest."""
         return SmallTrunkConfig(
@@ -54,8 +58,6 @@ class HierarchicalTrunkConfig(SmallTrunkConfig):
 
 class LayerEncoder(nn.Sequential):
     """(B, C, H, W) → (B, latent_dim, H/2, W/2)."""
-
-    downsampling = 2
 
     def __init__(self, channels: int, config: SmallTrunkConfig) -> None:
         width = config.width
@@ -153,7 +155,7 @@ class HierarchicalTokenizer(Tokenizer):
         super().__init__(trunk.latent_dim, trunk, quantizer, image_size=image_size, system=system)
         if channels < 1:
             raise ArcvqError(f"channels must be at least 1, got {channels}")
-        self.channels, self.downsampling = channels, 2**trunk.layers
+        self.channels = channels
         options: dict[str, Any] = {
             f.name: getattr(quantizer.config, f.name) for f in dataclasses.fields(quantizer.config)
         }

@@ -34,6 +34,11 @@ class SmallTrunkConfig:
         if self.residual_blocks < 0:
             raise ArcvqError(f"residual_blocks must not be negative, got {self.residual_blocks}")
 
+    @property
+    def downsampling(self) -> int:
+        """How many times smaller the latents' sides are than the image's."""
+        return 4
+
 
 class ResidualBlock(nn.Module):
     def __init__(self, width: int, inner: int, skip_activated: bool) -> None:
@@ -57,8 +62,6 @@ def residual_stack(config: SmallTrunkConfig) -> nn.Sequential:
 
 class SmallEncoder(nn.Sequential):
     """(B, C, H, W) in [-1, 1] → latents (B, latent_dim, H/4, W/4)."""
-
-    downsampling = 4
 
     def __init__(self, channels: int, config: SmallTrunkConfig) -> None:
         width = config.width

@@ -61,7 +61,7 @@ class Tokenizer(nn.Module):
         self.encoder = encoder(channels, trunk)
         self.quantizer = quantizer
         self.decoder = decoder(channels, trunk)
-        self.downsampling: int = encoder.downsampling
+        self.downsampling = trunk.downsampling
 
     def forward(self, images: Tensor) -> tuple[Tensor, Quantized]:
         quantized = self.quantize(self.latents(images))
@@ -78,14 +78,20 @@ class Tokenizer(nn.Module):
         and another precision than fp32 moves some. Images go through `batch_size` at a time: by default, as many as keep the
         device busy and fit.
         """
+        self.quantizer.require_codebook()
         self._check(images)
+
+        def work(part: Tensor) -> Tensor:
+            tokens = self._through(part, precision).tokens
+            assert tokens is not None
+            return tokens
+
         with self._inference(precision):
-            return self._in_batches(
-                lambda part: self._tokens(part, precision).tokens, images, batch_size, images.shape[-2:]
-            )
+            return self._in_batches(work, images, batch_size, images.shape[-2:])
 
     def decode(self, tokens: Tensor, *, precision: Precision = "fp32", batch_size: int | None = None) -> Tensor:
         """Tokens (B, h, w) → images (B, C, H, W), in [-1, 1]. `precision` and `batch_size` as in `encode`."""
+        self.quantizer.require_codebook()
         expected = 3 + (self.quantizer.config.heads > 1)
         if tokens.dim() != expected:
             shape = "(B, h, w)" if expected == 3 else "(B, h, w, heads)"
@@ -103,7 +109,7 @@ class Tokenizer(nn.Module):
         self._check(images)
 
         def work(part: Tensor) -> Tensor:
-            return self._images(self._tokens(part, precision).quantized, precision)
+            return self._images(self._through(part, precision).quantized, precision)
 
         with self._inference(precision):
             return self._in_batches(work, images, batch_size, images.shape[-2:])
@@ -137,7 +143,7 @@ class Tokenizer(nn.Module):
         """How many images of this size `encode` and `decode` take at a time unless told."""
         return images_at_once(height, width, self.trunk.width, self.device)
 
-    def _tokens(self, images: Tensor, precision: Precision) -> Quantized:
+    def _through(self, images: Tensor, precision: Precision) -> Quantized:
         with trunk_precision(precision, self.device):
             latents = self.latents(images)
         return self.quantize(latents.to(self.dtype))
@@ -170,6 +176,11 @@ class Tokenizer(nn.Module):
                 yield
         finally:
             self.quantizer.train(was_training)
+
+    def tokens_per_image(self, height: int, width: int) -> int:
+        """How many tokens an image of this size becomes; 0 when the bottleneck is continuous."""
+        positions = (height // self.downsampling) * (width // self.downsampling)
+        return 0 if self.quantizer.codebook is None else positions * self.quantizer.config.heads
 
     @property
     def side(self) -> int | None:

@@ -246,7 +246,9 @@ class TrainingRun:
         terms, stats = outcome
         values = {**terms, "loss": torch.stack(list(terms.values())).sum()}
         values |= {
-            name: stats[name] for name in ("perplexity", "arc_weight", "arc_loss", "ball_radius") if name in stats
+            name: stats[name]
+            for name in ("perplexity", "arc_weight", "arc_loss", "ball_radius", "temperature", "variance", "rate")
+            if name in stats
         }
         names = list(values)
         stacked = torch.stack([values[name].float() for name in names] + [stats["nonfinite"].float()])

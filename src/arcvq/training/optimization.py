@@ -18,7 +18,7 @@ from arcvq.tokenizers import Tokenizer
 def check_stages(tokenizer: Tokenizer, stages: Sequence[StageConfig]) -> None:
     parameters = [name for name, _ in tokenizer.named_parameters()]
     # A codebook may learn without a gradient, and then it is no parameter.
-    names = parameters + [f"{name}.codebook" for name, _ in _quantizers(tokenizer)]
+    names = parameters + [f"{name}.codebook" for name, each in _quantizers(tokenizer) if each.codebook is not None]
     for i, stage in enumerate(stages):
         for prefix in stage.train:
             if not any(_belongs(name, prefix) for name in names):
@@ -43,7 +43,8 @@ def make_optimizer(
         if parameter.requires_grad:
             learning.append(parameter)
     for name, quantizer in _quantizers(tokenizer):
-        quantizer.frozen = not (quantizer.codebook.requires_grad or _learns(f"{name}.codebook", stage))
+        learns = quantizer.codebook is not None and quantizer.codebook.requires_grad
+        quantizer.frozen = not (learns or _learns(f"{name}.codebook", stage))
     assert stage.learning_rate is not None
     first, second = training.betas
     return torch.optim.AdamW(
