@@ -6,6 +6,7 @@ import argparse
 import json
 import signal
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -173,6 +174,50 @@ def build_parser() -> argparse.ArgumentParser:
     )
     steps = sub.add_argument_group("for --suite steps")
     steps.add_argument("--presets", nargs="+", metavar="PRESET", help="which (default: vq-vae-cosine and arcvq-vae)")
+
+    sub = command(
+        "sweep",
+        sweep,
+        "train and measure the runs behind a table, those that are not in results/ yet",
+        "  arcvq sweep table1 --plan\n"
+        "  arcvq sweep all --parallel 3 --budget 9 --keep-models --training.precision bf16 --training.compile true\n\n"
+        "Settings of a training (--training.*, --data.*, ...) go to every run. An interrupted sweep goes on with the same command.",
+        takes_settings=True,
+    )
+    sub.add_argument("table", metavar="TABLE", help="all, studies, table1, ablations, components, hyperspherical, ...")
+    sub.add_argument("--seeds", type=_positive, nargs="+", metavar="N", help="default: 1 2 3 for Table 1, else 1")
+    sub.add_argument("--data", nargs="+", metavar="NAME", help="data sets (default: the table's)")
+    sub.add_argument("--only", nargs="+", metavar="NAME", help="only runs of these names, e.g. arcvq-vae-top1")
+    sub.add_argument(
+        "--out", type=Path, default=Path("runs/sweep"), metavar="DIR", help="run folders (default: runs/sweep)"
+    )
+    sub.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="default: results")
+    sub.add_argument("--models", type=Path, default=Path("models"), metavar="DIR", help="default: models")
+    sub.add_argument("--keep-models", action="store_true", help="copy the models of Table 1 into --models")
+    sub.add_argument("--parallel", type=_positive, metavar="N", help="runs at a time (default: 2 on a GPU, else 1)")
+    sub.add_argument("--budget", type=float, metavar="MINUTES", help="start no run that cannot end in time; stop then")
+    sub.add_argument(
+        "--split", action="store_true", help="with --budget: start runs that will be cut; they go on next time"
+    )
+    sub.add_argument("--complete", action="store_true", help="also results that lack a protocol, LPIPS or rFID")
+    sub.add_argument("--suffix", metavar="WORD", help="ends the names of the results, e.g. bf16")
+    sub.add_argument(
+        "--download", action="store_true", help="fetch the networks of LPIPS and FID if they are not here yet"
+    )
+    sub.add_argument("--no-dry-run", action="store_true", help="no trial steps where no time is known")
+    sub.add_argument("--plan", action="store_true", help="say what would run and how long it takes; run nothing")
+    sub.add_argument("--json", action="store_true", help="print as JSON")
+    sub.usage = "arcvq sweep TABLE [--plan] [--budget MINUTES] [--parallel N] [options] [--key value ...]"
+
+    sub = command(
+        "tables",
+        tables,
+        "write RESULTS.md from results/: what the paper prints beside what was measured",
+        "  arcvq tables\n  arcvq tables --check",
+    )
+    sub.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="default: results")
+    sub.add_argument("--out", type=Path, default=Path("RESULTS.md"), metavar="FILE.md", help="default: RESULTS.md")
+    sub.add_argument("--check", action="store_true", help="write nothing; exit with 1 if the file is out of date")
 
     sub = command(
         "reconstruct",
@@ -358,6 +403,62 @@ def _bench_tokens(arguments: argparse.Namespace) -> int:
     print_tokens_bench(document)
     if arguments.out:
         write_json(arguments.out, document)
+    return 0
+
+
+def sweep(arguments: argparse.Namespace) -> int:
+    from arcvq.report import print_plan
+    from arcvq.sweep import Places, make_plan, run_plan
+    from arcvq.tokenizers.inference import choose_device
+
+    began, device = time.monotonic(), choose_device(None)
+    plan = make_plan(
+        arguments.table,
+        Places(arguments.out, arguments.results, arguments.models, keep_models=arguments.keep_models),
+        data=arguments.data,
+        seeds=arguments.seeds,
+        only=arguments.only,
+        settings=arguments.settings,
+        suffix=arguments.suffix,
+        complete=arguments.complete,
+        device=device,
+        parallel=arguments.parallel or (2 if device.type == "cuda" else 1),
+        dry_runs=not arguments.no_dry_run,
+    )
+    if arguments.plan and arguments.json:
+        _print_json(plan.to_json())
+        return 0
+    if not arguments.json:
+        print_plan(plan)
+    if arguments.plan:
+        return 0
+
+    def say(line: str) -> None:
+        print(line, file=sys.stderr if arguments.json else sys.stdout, flush=True)
+
+    # Trial steps count as well: the budget is the command's.
+    left = None if arguments.budget is None else arguments.budget - (time.monotonic() - began) / 60
+    outcome = run_plan(plan, budget=left, split=arguments.split, download=arguments.download, say=say)
+    if arguments.json:
+        _print_json(outcome.to_json())
+    return 1 if outcome.failed else 0
+
+
+def tables(arguments: argparse.Namespace) -> int:
+    from arcvq.storage import check_file, write_bytes
+    from arcvq.tables import results_page
+
+    check_file(arguments.out)
+    before = arguments.out.read_text(encoding="utf-8") if arguments.out.exists() else None
+    page = results_page(arguments.results, before)
+    if page == before:
+        print(f"{arguments.out}: up to date")
+    elif arguments.check:
+        print(f"{arguments.out}: out of date: run arcvq tables")
+        return 1
+    else:
+        write_bytes(arguments.out, page.encode())
+        print(f"{arguments.out}: written")
     return 0
 
 

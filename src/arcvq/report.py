@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from arcvq.sweep import Plan
 from arcvq.training import Measured
 
 # Metric → (heading, how to print it, which way is better: 1 up, −1 down, 0 neither)
@@ -133,6 +134,27 @@ def print_steps_bench(document: Mapping[str, Any]) -> None:
         numbers = (f"{row['milliseconds']:.3f}", f"{row['images_per_second']:,.0f}", memory)
         table.add_row(row["preset"], row["way"], f"{row['batch_size']:,}", *numbers)
     console.print(table)
+
+
+def print_plan(plan: Plan) -> None:
+    """One line per run, then the time they need together. Plain lines: names are long, and a log may be where they go."""
+    width = max((len(planned.run.key) for planned in plan.runs), default=0)
+    for planned in plan.runs:
+        seconds = planned.seconds(1)
+        minutes = "unknown" if seconds is None else f"{seconds / 60:.1f} minutes by {planned.source}"
+        print(f"{planned.run.key:{width}}  {planned.state:20}{minutes if planned.open else ''}".rstrip())
+    for (preset, _), why in plan.times.failures.items():
+        print(f"{preset}: no time known: {why}")
+    done = sum(planned.state == "done" for planned in plan.runs)
+    absent = sum(planned.state == "not in this version" for planned in plan.runs)
+    more = f", and {plan.unknown} of unknown length" if plan.unknown else ""
+    print(
+        f"{len(plan.open)} to run, {done} done, {absent} not in this version; about {plan.seconds / 60:.1f} minutes{more}, "
+        f"{plan.parallel} at a time, on {plan.device}"
+    )
+    lacking = sum(planned.state == "incomplete" and not planned.open for planned in plan.runs)
+    if lacking:
+        print(f"{lacking} results lack a protocol, LPIPS or rFID: --complete measures them")
 
 
 def _marked(name: str, metrics: Mapping[str, float], rows: Mapping[str, Mapping[str, float]]) -> str:

@@ -15,7 +15,19 @@ from arcvq.demo import Demo
 from arcvq.systems import SYSTEMS, parse_system, preset_names
 
 Run = Callable[..., Any]
-COMMANDS = ("demo", "systems", "presets", "train", "evaluate", "bench", "reconstruct", "encode", "decode")
+COMMANDS = (
+    "demo",
+    "systems",
+    "presets",
+    "train",
+    "evaluate",
+    "bench",
+    "sweep",
+    "tables",
+    "reconstruct",
+    "encode",
+    "decode",
+)
 
 
 @pytest.fixture

@@ -129,9 +129,9 @@ def worker(rank: int, folder: str) -> None:
     results["k-means"] = start.state_dict()
 
     # Evaluation waits for nobody: only one process evaluates.
-    evaluated = Model(ArcVQ, {}).eval()
     if rank == 0:
-        evaluated(torch.randn(9, 6), None)
+        for kind in ANY_NUMBER:
+            Model(*KINDS[kind]).eval()(torch.randn(9, 6), None)
     torch.save(results, f"{folder}/{rank}.pt")
     dist.destroy_process_group()
 

@@ -204,8 +204,11 @@ def _diffusers(latents: Tensor, codes: Tensor) -> Step:
 def _library(name: str, package: str | None = None) -> Any:
     from importlib import import_module
 
+    package = package or name.replace("_", "-")
     try:
         return import_module(name)
-    except ImportError:
-        package = package or name.replace("_", "-")
-        raise Missing(f"{package} is not installed: pip install {package}") from None
+    except ImportError as error:
+        absent = (error.name or "").split(".")[0]
+        if absent in ("", name.split(".")[0]):
+            raise Missing(f"{package} is not installed: pip install {package}") from None
+        raise Missing(f"{package} wants {absent}, which is not installed: pip install {absent}") from None

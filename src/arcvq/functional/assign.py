@@ -91,5 +91,4 @@ def token_sums(latents: Tensor, tokens: Tensor, codebook_size: int) -> Tensor:
 def perplexity(counts: Tensor) -> Tensor:
     """exp(−Σ p log p) of the codes' frequencies: K when all are used alike, 1 when one takes everything, 0 when no token came."""
     total = counts.sum()
-    share = counts.to(torch.float32) / total.clamp(min=1)
-    return torch.where(total > 0, torch.exp(-torch.special.xlogy(share, share).sum()), torch.zeros_like(share[0]))
+    return torch.exp(torch.special.entr(counts / total.clamp(min=1)).sum()) * (total > 0)

@@ -6,7 +6,6 @@ there because an operator's own overhead is longer than a kernel of small size.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -86,21 +85,19 @@ def _forward(
 
     z, c = kernels.split_rows(latents.contiguous(), codes.contiguous(), NO_DIRECTION)
     widening = kernels.Margin(margin, smallest_sine, monotone)
-    _, top_tokens, negatives, losses, slope_top, slope_negatives = kernels.statistics(
-        z, c, valid, scale, top_k, widening
-    )
-    kept = (top_tokens, negatives, slope_top, slope_negatives)
-    return (losses.mean(), *kept, z.halves, z.inverse, c.halves)
+    _, _, negatives, losses, *pulls = kernels.statistics(z, c, valid, scale, top_k, widening)
+    tops, top_pulls, pushes = pulls
+    return losses.mean(), negatives, tops, top_pulls, pushes, z.halves, z.inverse, c.halves
 
 
 def _backward(
     grad: Tensor,
     latents: Tensor,
     valid: Tensor | None,
-    top_tokens: Tensor,
     negatives: Tensor,
-    slope_top: Tensor,
-    slope_negatives: Tensor,
+    tops: Tensor,
+    top_pulls: Tensor,
+    pushes: Tensor,
     z_halves: Tensor,
     z_inverse: Tensor,
     c_halves: Tensor,
@@ -111,10 +108,9 @@ def _backward(
     from arcvq.functional import kernels
 
     z, c = kernels.Rows(z_halves, z_inverse), kernels.Rows(c_halves, negatives)  # the codes' lengths are not asked for
-    steepest = scale * max(1.0, math.cos(margin) + math.sin(margin) / smallest_sine)
-    statistics = (top_tokens, negatives, slope_top, slope_negatives)
-    upstream = (grad, 1 / negatives.shape[0], steepest)
-    return kernels.statistics_backward(latents.contiguous(), z, c, valid, *statistics, scale, upstream)
+    pulls = kernels.Pulls(tops, top_pulls, pushes)
+    shrink = kernels.Margin(margin, smallest_sine, False).steepest(scale) / negatives.shape[0]
+    return kernels.backward(latents.contiguous(), z, c, valid, negatives, pulls, grad, shrink, scale)
 
 
 class _Loss(torch.autograd.Function):
@@ -138,18 +134,16 @@ _loss_backward_operator = torch.library.custom_op("arcvq::fused_arc_loss_backwar
 
 @_loss_operator.register_fake
 def _(latents: Tensor, codes: Tensor, valid: Tensor | None, scale: float, margin: float, top_k: int, *_: Any) -> Loss:
-    count, depth = codes.shape[0], padded_width(codes.shape[1])
-    top_cosines, top_tokens, negatives = _like_statistics(codes, top_k)
-    tokens = latents.shape[0]
+    tokens, count, depth = latents.shape[0], codes.shape[0], padded_width(codes.shape[1])
     return (
-        latents.new_empty((), dtype=torch.float32),
-        top_tokens,
-        negatives,
-        top_cosines,
-        torch.empty_like(negatives),
-        latents.new_empty(2, tokens, depth, dtype=torch.float16),
-        latents.new_empty(tokens, dtype=torch.float32),
-        latents.new_empty(2, count, depth, dtype=torch.float16),
+        codes.new_empty(()),
+        codes.new_empty(count),
+        codes.new_empty(top_k, count, dtype=torch.int32),
+        codes.new_empty(top_k, count),
+        codes.new_empty(count),
+        codes.new_empty(2, tokens, depth, dtype=torch.float16),
+        codes.new_empty(tokens),
+        codes.new_empty(2, count, depth, dtype=torch.float16),
     )
 
 
@@ -205,8 +199,8 @@ def _statistics_backward_operator(
 
     latents = latents.contiguous()
     rows = kernels.split_rows(latents, codes.contiguous(), NO_DIRECTION)
-    pulls = (top_tokens, negatives, grad_top.contiguous(), grad_negatives.contiguous())
-    return kernels.statistics_backward(latents, *rows, valid, *pulls, scale)
+    pulls, largest = kernels.pulls_of(top_tokens, grad_top.contiguous(), grad_negatives.contiguous(), scale)
+    return kernels.backward(latents, *rows, valid, negatives, pulls, largest, 1.0, scale)
 
 
 @_statistics_backward_operator.register_fake

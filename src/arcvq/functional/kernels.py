@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import triton
@@ -591,14 +592,16 @@ def _merge_kernel(
     top_tokens,
     negatives,
     losses,
-    grad_top,
-    grad_negatives,
+    tops,
+    top_pulls,
+    pulls,
     code_count,
     splits,
     scale,
     cos_margin,
     sin_margin,
     smallest_sine,
+    gain,
     FINISH: tl.constexpr,
     MONOTONE: tl.constexpr,
     TOP: tl.constexpr,
@@ -609,7 +612,7 @@ def _merge_kernel(
 ):
     """Parts of the tokens seen as one; what was among the best of a part but not of the whole becomes a negative.
 
-    FINISH: on to each code's loss at once.
+    FINISH: on to each code's loss at once, and to what its backward wants (see `_pull_kernel`).
     """
     rows = tl.program_id(0) * CODES + tl.arange(0, CODES)
     inside = rows < code_count
@@ -646,8 +649,10 @@ def _merge_kernel(
     if FINISH:
         loss, slopes, pull = _finish(top, token, negative, scale, cos_margin, sin_margin, smallest_sine, MONOTONE)
         tl.store(losses + rows, loss, mask=inside)
-        tl.store(grad_top + place, slopes, mask=kept)
-        tl.store(grad_negatives + rows, pull, mask=inside)
+        across = slots[None, :] * code_count + rows[:, None]
+        tl.store(tops + across, token, mask=kept)
+        tl.store(top_pulls + across, slopes * gain, mask=kept)
+        tl.store(pulls + rows, scale * pull * gain, mask=inside)
 
 
 def statistics(
@@ -662,7 +667,7 @@ def statistics(
 ) -> tuple[Tensor, ...]:
     """Per code: top cosines (K, k) in falling order, their tokens (K, k), log Σ exp(scale·cos) over the other tokens (K,).
 
-    With a margin, what `finish` makes of them, too.
+    With a margin, each code's loss (K,) and its `Pulls`, too.
     """
     device = codes.high.device
     tiling = tiling or tiling_for("statistics", codes.count, codes.depth)
@@ -699,17 +704,18 @@ def statistics(
         num_warps=tiling.warps,
         num_stages=tiling.stages,
     )
-    finished = tuple(torch.empty_like(x) for x in (whole[2], whole[0], whole[2])) if margin else ()
+    finished = (torch.empty(codes.count, dtype=torch.float32, device=device), *Pulls.empty(codes.count, top_k, device))
     entries = triton.next_power_of_2(splits * top_k)
     at_once = max(1, min(32, 2048 // entries))
     _merge_kernel[(triton.cdiv(codes.count, at_once),)](
         *parts,
         *whole,
-        *(finished or parts),
+        *finished,
         codes.count,
         splits,
         scale,
         *(margin.numbers if margin else (1.0, 0.0, 1.0)),
+        ROOM / margin.steepest(scale) if margin else 0.0,
         FINISH=margin is not None,
         MONOTONE=margin is not None and margin.monotone,
         TOP=top_k,
@@ -718,7 +724,7 @@ def statistics(
         ENTRIES=entries,
         SPLITS=triton.next_power_of_2(splits),
     )
-    return *whole, *finished
+    return (*whole, *finished) if margin else whole
 
 
 # ---- the loss of each code -----------------------------------------------------------------------------------------------
@@ -733,6 +739,26 @@ class Margin:
     @property
     def numbers(self) -> tuple[float, float, float]:
         return math.cos(self.angle), math.sin(self.angle), self.smallest_sine
+
+    def steepest(self, scale: float) -> float:
+        """No slope of a code's loss is larger, in a cosine or in the negatives."""
+        return scale * max(1.0, math.cos(self.angle) + abs(math.sin(self.angle)) / self.smallest_sine)
+
+
+class Pulls(NamedTuple):
+    """How strongly each code pulls its top tokens and pushes the others, on a scale that half precision holds."""
+
+    tops: Tensor  # (k, K) int32, which tokens
+    top_pulls: Tensor  # (k, K)
+    pulls: Tensor  # (K,)
+
+    @classmethod
+    def empty(cls, codes: int, top_k: int, device: torch.device) -> Pulls:
+        return cls(
+            torch.empty(top_k, codes, dtype=torch.int32, device=device),
+            torch.empty(top_k, codes, dtype=torch.float32, device=device),
+            torch.empty(codes, dtype=torch.float32, device=device),
+        )
 
 
 @triton.jit
@@ -831,9 +857,7 @@ def _pull_kernel(
     pulls,
     code_count,
     scale,
-    bound,
     room,
-    MEASURED: tl.constexpr,
     TOP: tl.constexpr,
     CODES: tl.constexpr,
 ):
@@ -842,9 +866,7 @@ def _pull_kernel(
     """
     rows = tl.program_id(0) * CODES + tl.arange(0, CODES)
     inside = rows < code_count
-    most = bound
-    if MEASURED:
-        most = tl.load(largest)
+    most = tl.load(largest)
     factor = tl.where(most > 0, room / tl.where(most > 0, most, 1.0), 0.0)
     tl.store(pulls + rows, scale * factor * tl.load(grad_negatives + rows, mask=inside, other=0.0), mask=inside)
     for k in tl.static_range(TOP):
@@ -864,6 +886,10 @@ def _backward_kernel(
     tops,
     top_pulls,
     pulls,
+    latents,
+    inverse_latents,
+    valid,
+    stretch,
     gradients,
     token_count,
     code_count,
@@ -871,15 +897,20 @@ def _backward_kernel(
     split_size,
     scale,
     length,
+    shrink,
+    MASKED: tl.constexpr,
     TOP: tl.constexpr,
     TOKENS: tl.constexpr,
     CODES: tl.constexpr,
     DEPTH: tl.constexpr,
     PIECE: tl.constexpr,
     OUT: tl.constexpr,
+    FINAL: tl.constexpr,
 ):
-    """The unit latents' gradient from one part of the codes, LENGTH · room / largest times too large: the weights of the score
-    matrix are made again tile by tile and multiplied with the codes.
+    """The unit latents' gradient from one part of the codes, too large by LENGTH and by the scale of the pulls: the weights of the
+    score matrix are made again tile by tile and multiplied with the codes.
+
+    FINAL: there is but one part and one piece, and the gradient goes on through the normalisation at once.
     """
     scale = _powers_of_two(scale) / (length * length)
     first = tl.program_id(0) * TOKENS
@@ -933,8 +964,25 @@ def _backward_kernel(
         weights_high = _high(weights)
         weights_low = (weights - weights_high).to(tl.float16)
         gradient = _products(weights_high.to(tl.float16), weights_low, code_high, code_low, gradient)
+    if FINAL:
+        here = rows < token_count
+        inverse = tl.load(inverse_latents + rows, mask=here, other=0.0)
+        if MASKED:
+            here = here & (tl.load(valid + rows, mask=here, other=0) != 0)
+        u = _rows(latents, rows, token_count, out, width).to(tl.float32) * inverse[:, None]
+        along = _along(tl.sum(gradient * u, axis=1), tl.sum(u * u, axis=1))
+        gradient = (gradient - u * along[:, None]) * (inverse * (shrink * tl.load(stretch)))[:, None]
+        gradient = tl.where(here[:, None], gradient, 0.0)
     place = (split.to(tl.int64) * token_count + rows)[:, None] * width + out[None, :]
     tl.store(gradients + place, gradient, mask=(rows < token_count)[:, None] & (out < width)[None, :])
+
+
+@triton.jit
+def _along(product, square):
+    """Back through z/‖z‖: what points along z is lost, the rest shrinks with its length. Rows without a direction pass as they are:
+    they were divided by 1, and are not of length 1.
+    """
+    return tl.where(square > 0.5, product, 0.0)
 
 
 @triton.jit(do_not_specialize=["token_count", "splits"])
@@ -953,7 +1001,7 @@ def _project_kernel(
     TOKENS: tl.constexpr,
     DEPTH: tl.constexpr,
 ):
-    """The parts summed, and back through z/‖z‖: what points along z is lost, the rest shrinks with its length."""
+    """The parts summed, and on through the normalisation."""
     rows = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
     here = rows < token_count
     inverse = tl.load(inverse_latents + rows, mask=here, other=0.0)
@@ -967,8 +1015,7 @@ def _project_kernel(
         g = _sum_of_parts(gradients, rows, depth, token_count, width, splits, TOKENS, DEPTH)
         along += tl.sum(g * z, axis=1)
         square += tl.sum(z * z, axis=1)
-    # Rows without a direction pass as they are: their inverse is 1, and their length is not.
-    along = tl.where(square > 0.5, along, 0.0)
+    along = _along(along, square)
     factor = inverse * (shrink * tl.load(stretch))
     for start in range(0, width, DEPTH):
         depth = start + tl.arange(0, DEPTH)
@@ -990,68 +1037,56 @@ def _sum_of_parts(parts, rows, depth, row_count, width, splits, ROWS: tl.constex
     return total
 
 
-def statistics_backward(
+def pulls_of(top_tokens: Tensor, grad_top: Tensor, grad_negatives: Tensor, scale: float) -> tuple[Pulls, Tensor]:
+    """Any gradients of the statistics as pulls, and what they were divided by (a scalar tensor)."""
+    codes, top_k = top_tokens.shape
+    largest = torch.maximum(grad_top.abs().amax(), scale * grad_negatives.abs().amax())
+    pulls = Pulls.empty(codes, top_k, largest.device)
+    _pull_kernel[(triton.cdiv(codes, 128),)](
+        top_tokens, grad_top, grad_negatives, largest, *pulls, codes, scale, ROOM, TOP=top_k, CODES=128
+    )
+    return pulls, largest
+
+
+def backward(
     latents: Tensor,
     split_latents: Rows,
     codes: Rows,
     valid: Tensor | None,
-    top_tokens: Tensor,
     negatives: Tensor,
-    grad_top: Tensor,
-    grad_negatives: Tensor,
+    pulls: Pulls,
+    stretch: Tensor,
+    shrink: float,
     scale: float,
-    upstream: tuple[Tensor, float, float] | None = None,
     tiling: Tiling | None = None,
     splits: int | None = None,
 ) -> Tensor:
-    """The gradient of the latents (N, D), in their dtype.
-
-    `upstream` (scalar tensor, share, bound): everything is to be multiplied by scalar · share, and no |grad_top| or
-    |scale · grad_negatives| is larger than the bound. Without it the largest is looked for.
-    """
+    """The gradient of the latents (N, D), in their dtype: what the pulls make of it, times stretch · shrink / ROOM."""
     (count, width), device = latents.shape, latents.device
     if not count:
         return torch.empty_like(latents)
-    if upstream is None:
-        stretch, share, bound = torch.maximum(grad_top.abs().amax(), scale * grad_negatives.abs().amax()), 1.0, 1.0
-    else:
-        stretch, share, bound = upstream
-    top_k = top_tokens.shape[1]
-    tops = torch.empty(top_k, codes.count, dtype=torch.int32, device=device)
-    top_pulls = torch.empty(top_k, codes.count, dtype=torch.float32, device=device)
-    pulls = torch.empty(codes.count, dtype=torch.float32, device=device)
-    _pull_kernel[(triton.cdiv(codes.count, 128),)](
-        top_tokens,
-        grad_top,
-        grad_negatives,
-        stretch,
-        tops,
-        top_pulls,
-        pulls,
-        codes.count,
-        scale,
-        bound,
-        ROOM,
-        MEASURED=upstream is None,
-        TOP=top_k,
-        CODES=128,
-    )
     tiling = tiling or tiling_for("backward", codes.count, codes.depth)
     programs = triton.cdiv(count, tiling.rows)
     if splits is None:
         splits = min(LARGEST_PARTS // (count * width), 16 * PROGRAMS // programs)
     splits, split_size = _split(codes.count, tiling.columns, splits, programs, least=32)
-    parts = torch.empty(splits, count, width, dtype=torch.float32, device=device)
     out = min(64, codes.depth)
+    gradient = torch.empty_like(latents, memory_format=torch.contiguous_format)
+    final = splits == 1 and out == codes.depth
+    parts = gradient if final else torch.empty(splits, count, width, dtype=torch.float32, device=device)
+    mask = latents if valid is None else valid
+    shrink /= ROOM * LENGTH
     _backward_kernel[(programs, codes.depth // out, splits)](
         split_latents.high,
         split_latents.low,
         codes.high,
         codes.low,
         negatives,
-        tops,
-        top_pulls,
-        pulls,
+        *pulls,
+        latents,
+        split_latents.inverse,
+        mask,
+        stretch,
         parts,
         count,
         codes.count,
@@ -1059,33 +1094,34 @@ def statistics_backward(
         split_size,
         scale,
         LENGTH,
-        TOP=top_k,
+        shrink,
+        MASKED=valid is not None,
+        TOP=pulls.tops.shape[0],
         TOKENS=tiling.rows,
         CODES=tiling.columns,
         DEPTH=codes.depth,
         PIECE=out,
         OUT=out,
+        FINAL=final,
         num_warps=tiling.warps,
         num_stages=tiling.stages,
     )
-    # Each program reads its rows before it writes them: one part can become the gradient itself.
-    in_place = splits == 1 and latents.dtype == torch.float32
-    gradient = parts[0] if in_place else torch.empty_like(latents, memory_format=torch.contiguous_format)
-    _project_kernel[(triton.cdiv(count, 32),)](
-        latents,
-        split_latents.inverse,
-        latents if valid is None else valid,
-        stretch,
-        parts,
-        gradient,
-        count,
-        width,
-        splits,
-        share * bound / (ROOM * LENGTH),
-        MASKED=valid is not None,
-        TOKENS=32,
-        DEPTH=min(64, codes.depth),
-    )
+    if not final:
+        _project_kernel[(triton.cdiv(count, 32),)](
+            latents,
+            split_latents.inverse,
+            mask,
+            stretch,
+            parts,
+            gradient,
+            count,
+            width,
+            splits,
+            shrink,
+            MASKED=valid is not None,
+            TOKENS=32,
+            DEPTH=out,
+        )
     return gradient
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from arcvq.functional.precision import compute_dtype, without_autocast
@@ -11,9 +14,19 @@ from arcvq.functional.precision import compute_dtype, without_autocast
 def straight_through(codes: Tensor, latents: Tensor) -> Tensor:
     """Forward: the codes, to the bit. Backward: the gradient goes to the latents as if nothing had happened.
 
-    Written q + (z − sg z): the bracket is exactly zero. The usual z + sg(q − z) rounds, and its value is not a code.
+    The usual z + sg(q − z) rounds, and its value is not a code.
     """
-    return codes.detach().to(latents.dtype) + (latents - latents.detach())
+    return _StraightThrough.apply(codes.detach(), latents)
+
+
+class _StraightThrough(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, codes: Tensor, latents: Tensor) -> Tensor:
+        return codes.to(latents.dtype, copy=True)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return None, *grads
 
 
 def vq_loss(
@@ -39,13 +52,13 @@ def vq_loss(
         dtype = compute_dtype(latents)
         latents, codes = latents.to(dtype), codes.to(dtype)
         return {
-            "codebook": codebook_weight * _mean_square(codes - latents.detach(), valid),
-            "commitment": commitment_weight * _mean_square(codes.detach() - latents, valid),
+            "codebook": codebook_weight * _mean_square(codes, latents.detach(), valid),
+            "commitment": commitment_weight * _mean_square(codes.detach(), latents, valid),
         }
 
 
-def _mean_square(difference: Tensor, valid: Tensor | None) -> Tensor:
-    rows = difference.square().mean(dim=-1)  # (N,)
-    if valid is None:
-        return rows.sum() / max(1, rows.shape[0])
-    return torch.where(valid, rows, 0.0).sum() / valid.sum().clamp(min=1)
+def _mean_square(a: Tensor, b: Tensor, valid: Tensor | None) -> Tensor:
+    if valid is None and a.shape[0]:
+        return F.mse_loss(a, b)
+    rows = (a - b).square().mean(dim=-1)  # (N,)
+    return rows.sum() if valid is None else torch.where(valid, rows, 0.0).sum() / valid.sum().clamp(min=1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import math
 from collections.abc import Sequence
 from typing import Any, ClassVar, TypeVar
 
@@ -224,9 +225,7 @@ class Quantizer(nn.Module):
         return distributed.sum_over_processes(counts) if self.synchronizes else counts
 
     def shard_weight(self, latents: Tensor, valid: Tensor | None) -> Tensor:
-        """What makes a mean over this process's tokens a part of the mean over everyone's."""
-        if not self.synchronizes:
-            return torch.ones((), device=latents.device)
+        """What makes a mean over this process's tokens a part of the mean over everyone's. Waits for them: only when it synchronizes."""
         return distributed.shard_weight(self.token_count(latents, valid))
 
     def token_count(self, latents: Tensor, valid: Tensor | None) -> Tensor:
@@ -238,7 +237,8 @@ class Quantizer(nn.Module):
     def token_mean(self, values: Tensor, valid: Tensor | None) -> Tensor:
         """Of one value per token (N,): this process's part of the mean over everyone's, for a loss."""
         total = (values if valid is None else torch.where(valid, values, 0.0)).sum()
-        return total / self.token_count(values, valid).clamp(min=1) * self.shard_weight(values, valid)
+        mean = total / self.token_count(values, valid).clamp(min=1)
+        return mean * self.shard_weight(values, valid) if self.synchronizes else mean
 
     def global_mean(self, values: Tensor, valid: Tensor | None) -> Tensor:
         """The mean over everyone's tokens, for a statistic."""
@@ -285,16 +285,19 @@ class Quantizer(nn.Module):
             )
 
     def _count_nonfinite(self, rows: Tensor) -> Tensor:
-        bad = ~torch.isfinite(rows.detach())
-        count = bad.sum()
-        if host_may_read(rows) and bool(count):
-            first = bad.nonzero()[0].tolist()
-            value = rows[tuple(first)].item()
-            raise ArcvqError(
-                f"latents hold {int(count)} non-finite values of {rows.numel()}, the first ({value}) in channel {first[-1]} at "
-                f"position {tuple(first[:-1])}: the encoder has diverged (lower the learning rate, or train in float32)"
-            )
-        return count
+        """How many there are. One pass over finite latents: the largest of them tells that there are none."""
+        rows = rows.detach()
+        if host_may_read(rows):
+            if rows.numel() and not math.isfinite(torch.linalg.vector_norm(rows, ord=math.inf).item()):
+                bad = ~torch.isfinite(rows)
+                first = bad.nonzero()[0].tolist()
+                value = rows[tuple(first)].item()
+                raise ArcvqError(
+                    f"latents hold {int(bad.sum())} non-finite values of {rows.numel()}, the first ({value}) in channel {first[-1]} "
+                    f"at position {tuple(first[:-1])}: the encoder has diverged (lower the learning rate, or train in float32)"
+                )
+            return torch.zeros((), dtype=torch.int64, device=rows.device)
+        return (~torch.isfinite(rows)).sum()
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, {self.config}"

@@ -64,7 +64,9 @@ class LFQ(Quantizer):
         tokens = lattice_tokens((latents.detach() > 0).to(torch.int64), self.levels)
         codes = self.lookup(tokens)
         terms = vq_loss(latents, codes, commitment_weight=config.commitment_weight, valid=valid)
-        losses = {"commitment": terms["commitment"] * self.shard_weight(latents, valid)}
+        losses = {"commitment": terms["commitment"]}
+        if self.synchronizes:
+            losses["commitment"] = losses["commitment"] * self.shard_weight(latents, valid)
         if config.entropy is not None and self.training:
             # −‖z − c‖² over corners c is 2z·c up to a constant: the published affinity, at the same temperature.
             losses["entropy"] = entropy_term(

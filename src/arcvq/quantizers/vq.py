@@ -116,8 +116,10 @@ class VQ(Quantizer):
         config = self.config
         pair = (latents, codes) if config.loss_space == "raw" else (unit(latents.float()), unit(codes.float()))
         terms = vq_loss(*pair, config.codebook_weight, config.commitment_weight, config.legacy, valid)
-        share = self.shard_weight(latents, valid)
-        return {name: term * share for name, term in terms.items()}
+        if self.synchronizes:
+            share = self.shard_weight(latents, valid)
+            terms = {name: term * share for name, term in terms.items()}
+        return terms
 
     # ---- the same for all -----------------------------------------------------------------------------------------------
 

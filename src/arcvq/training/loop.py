@@ -162,10 +162,12 @@ class TrainingRun:
         self.take = self.rate = None  # an earlier stage's graphs go first, then what they point to
         self.accelerator.free_memory()  # an earlier stage's optimizer must not be unscaled or asked about skipped steps
         self.optimizer = make_optimizer(self.tokenizer, stage, self.training, captured=self.captures)
-        if self.training.compile:
-            # Two shapes, full batches and the last: a graph each. With one channel, contiguous and channels-last strides look
-            # alike, and torch 2.11's layout pass was seen to guess wrong: grey images do without it.
-            self.tokenizer.compile(dynamic=False, options={"layout_optimization": self.tokenizer.channels > 1})
+        # With one channel, contiguous and channels-last strides look alike, and torch 2.11's layout pass was seen to guess wrong:
+        # grey images do without it.
+        options = {"layout_optimization": self.tokenizer.channels > 1} if self.training.compile else None
+        alone = self.accelerator.num_processes == 1
+        if options and not alone:  # what the processes exchange belongs between compiled parts
+            self.tokenizer.compile(dynamic=False, options=options)
         self.model, self.prepared = self.accelerator.prepare(self.tokenizer, self.optimizer)
         if self.resume_from is not None:
             scaler = load_checkpoint(self.resume_from, self.tokenizer, self.optimizer, self.accelerator.process_index)
@@ -181,6 +183,7 @@ class TrainingRun:
             self.tokenizer,
             self.read,
             self.training.gradient_clip,
+            options if alone else None,
         )
         self.take = Captured(step, [self.tokenizer], [self.optimizer]) if self.captures else step
 

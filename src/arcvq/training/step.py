@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from accelerate import Accelerator
@@ -24,14 +24,15 @@ class Outcome(NamedTuple):
     stats: dict[str, Tensor]  # the quantizer's, of the last micro-batch
 
 
-@dataclass(frozen=True)
+@dataclass
 class Step:
     """`step(batch)`: pixels, model, losses, gradients, optimizer, upkeep. Leaves no gradient behind.
 
-    read       a batch as the loop hands it out → uint8 (b, C, H, W) on the device
-    model      images in [-1, 1] → reconstruction, Quantized; the tokenizer as Accelerate prepared it
-    tokenizer  the same without the wrapping, for its upkeep
-    optimizer  as Accelerate prepared it
+    read             a batch as the loop hands it out → uint8 (b, C, H, W) on the device
+    model            images in [-1, 1] → reconstruction, Quantized; the tokenizer as Accelerate prepared it
+    tokenizer        the same without the wrapping, for its upkeep
+    optimizer        as Accelerate prepared it
+    compile_options  forward pass and upkeep each as one compiled function; None: as they are
     """
 
     accelerator: Accelerator
@@ -41,28 +42,45 @@ class Step:
     tokenizer: Tokenizer
     read: Callable[[Tensor], Tensor]
     gradient_clip: float | None = None
+    compile_options: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        self.layout = image_layout(self.accelerator.device)
+        self.passes, self.keeps = self.forward, self.upkeep
+        if self.compile_options is not None:
+            # Two shapes, full batches and the last: a graph each.
+            self.passes = torch.compile(self.forward, dynamic=False, options=self.compile_options)
+            self.keeps = torch.compile(self.upkeep, dynamic=False)
 
     def __call__(self, batch: Tensor, shares: Sequence[float] = (1.0,)) -> Outcome:
         """`shares`: one micro-batch each, as much of the global batch as it says."""
         outputs: list[Quantized] = []
         terms: dict[str, Tensor] = {}
-        layout = image_layout(self.accelerator.device)
         for i, (part, share) in enumerate(zip(self.read(batch).tensor_split(len(shares)), shares)):
             with nullcontext() if i == len(shares) - 1 else self.accelerator.no_sync(self.model):
-                images = to_unit(part, layout)  # (b, C, H, W) in [-1, 1]
-                reconstruction, quantized = self.model(images)
-                losses = {"reconstruction": self.objective(reconstruction, images), **quantized.losses}
-                self.accelerator.backward(share * torch.stack(list(losses.values())).sum())
+                loss, losses, quantized = self.passes(part)
+                self.accelerator.backward(loss if share == 1 else share * loss)
             outputs.append(quantized)
             for name, term in losses.items():
-                terms[name] = terms.get(name, 0.0) + share * term.detach()
+                own = term.detach() if share == 1 else share * term.detach()
+                terms[name] = terms[name] + own if name in terms else own
         if self.gradient_clip is not None:
             self.accelerator.clip_grad_norm_(self.model.parameters(), self.gradient_clip)
         self.optimizer.step()
         if not self.optimizer.step_was_skipped:
-            self.tokenizer.after_step(*outputs)
+            self.keeps(outputs)
         self.optimizer.zero_grad()
         return Outcome(terms, {name: value.detach() for name, value in outputs[-1].stats.items()})
+
+    def forward(self, pixels: Tensor) -> tuple[Tensor, dict[str, Tensor], Quantized]:
+        """uint8 (b, C, H, W) → the loss, its terms, and what the quantizer gave."""
+        images = to_unit(pixels, self.layout)  # (b, C, H, W) in [-1, 1]
+        reconstruction, quantized = self.model(images)
+        losses = {"reconstruction": self.objective(reconstruction, images), **quantized.losses}
+        return torch.stack(list(losses.values())).sum(), losses, quantized
+
+    def upkeep(self, outputs: Sequence[Quantized]) -> None:
+        self.tokenizer.after_step(*outputs)
 
 
 def image_layout(device: torch.device) -> torch.memory_format:

@@ -1,0 +1,127 @@
+"""What a sweep will do and how long that takes, before it does it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from arcvq.sweep.run import Places, Run, choose_runs
+from arcvq.sweep.times import Time, Times, check_settings
+from arcvq.systems import preset_names
+from arcvq.tables import read_results
+from arcvq.training import RunFolder
+from arcvq.training.checkpoint import checkpoints, read_position
+from arcvq.training.environment import device_name
+
+FINISHED = ("done", "incomplete", "not in this version")
+
+
+@dataclass
+class Planned:
+    """A run, how it stands, and the seconds that are left of it: of the device alone, and of measuring."""
+
+    run: Run
+    state: str
+    train: float | None = None
+    evaluate: float = 0.0
+    source: str = ""
+    completes: bool = False  # an incomplete result is to be completed
+
+    @property
+    def open(self) -> bool:
+        return self.completes or self.state not in FINISHED
+
+    def seconds(self, parallel: int) -> float | None:
+        """From start to result, when so many share the device."""
+        return None if self.train is None else self.train * parallel + self.evaluate
+
+
+@dataclass
+class Plan:
+    runs: list[Planned]
+    places: Places
+    times: Times
+    device: str
+    parallel: int
+
+    @property
+    def open(self) -> list[Planned]:
+        return [planned for planned in self.runs if planned.open]
+
+    @property
+    def unknown(self) -> int:
+        return sum(planned.train is None for planned in self.open)
+
+    @property
+    def seconds(self) -> float:
+        """Trainings share the device, measuring goes on beside them; runs of unknown length are left out."""
+        width = max(1, min(self.parallel, len(self.open)))
+        known = [planned for planned in self.open if planned.train is not None]
+        return sum(planned.train or 0.0 for planned in known) + sum(planned.evaluate for planned in known) / width
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "device": self.device,
+            "parallel": self.parallel,
+            "seconds": self.seconds,
+            "unknown": self.unknown,
+            "runs": [
+                {
+                    "run": planned.run.key,
+                    "state": planned.state,
+                    "train_seconds": planned.train,
+                    "evaluate_seconds": planned.evaluate,
+                    "source": planned.source,
+                    "command": planned.run.train_command(self.places)[1:] if planned.open else None,
+                }
+                for planned in self.runs
+            ],
+        }
+
+
+def make_plan(
+    table: str,
+    places: Places,
+    *,
+    data: Sequence[str] | None = None,
+    seeds: Sequence[int] | None = None,
+    only: Sequence[str] | None = None,
+    settings: Sequence[str] = (),
+    suffix: str | None = None,
+    complete: bool = False,
+    device: torch.device,
+    parallel: int = 1,
+    dry_runs: bool = True,
+) -> Plan:
+    runs = choose_runs(table, data=data, seeds=seeds, only=only, settings=settings, suffix=suffix)
+    planned = [Planned(run, run.state(places)) for run in runs]
+    for each in planned:
+        each.completes = complete and each.state == "incomplete" and each.run.preset in preset_names()
+        if each.open:
+            check_settings(each.run)
+    results = read_results(places.results) if places.results.is_dir() else []
+    times = Times(places.runs / "times.json", results, device_name(device), dry_runs=dry_runs)
+    plan = Plan(planned, places, times, device_name(device), parallel)
+    for each in plan.open:
+        estimate(each, times, places)
+    return plan
+
+
+def estimate(planned: Planned, times: Times, places: Places) -> None:
+    planned.evaluate = times.evaluation(planned.run)
+    if planned.run.trained(places):
+        planned.train, planned.source = 0.0, "its weights"
+        return
+    found = times.find(planned.run)
+    if found is not None:
+        planned.train = found.train * _left(planned.run.folder(places), found)
+        planned.source = found.source
+
+
+def _left(folder: RunFolder, time: Time) -> float:
+    """The share of a training that its last checkpoint leaves to do."""
+    saved = checkpoints(folder.checkpoints) if folder.checkpoints.is_dir() else []
+    return max(0.0, 1 - read_position(saved[-1]).step / time.steps) if saved else 1.0

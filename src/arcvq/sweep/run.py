@@ -1,0 +1,169 @@
+"""One run of a sweep: what it is called, where it lies, which commands make it; and which runs a table needs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from arcvq.config import nearest
+from arcvq.errors import ArcvqError
+from arcvq.storage import read_json, write_bytes, write_json, writing
+from arcvq.systems import preset_names
+from arcvq.tables import EXPERIMENTS, TABLES, Experiment, Table
+from arcvq.training import RunFolder
+
+SMALL = {table.key: table for table in TABLES if isinstance(table, Table)}
+STUDIES = ("released-code", "gradient", "schedules", "rates", "grid")
+# The order that is worth most soonest: a table with one seed, its ablations, then more seeds, then the rest.
+ORDER: tuple[tuple[str, tuple[int, ...]], ...] = (
+    ("table1", (1,)),
+    *((key, (1,)) for key in ("table4", "table6", "table11", "table12")),
+    ("table1", (2, 3)),
+    ("table9", (1,)),
+    ("beyond", (1,)),
+    *((key, (1,)) for key in STUDIES),
+)
+PROTOCOLS = ("exact", "paper")
+PYTHON = (sys.executable, "-m", "arcvq.cli")
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where run folders, results and kept models lie."""
+
+    runs: Path
+    results: Path
+    models: Path
+    keep_models: bool = False
+
+
+@dataclass(frozen=True)
+class Run:
+    data: str
+    experiment: Experiment
+    seed: int
+    settings: tuple[str, ...] = ()
+    suffix: str | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.experiment.name}-{self.suffix}" if self.suffix else self.experiment.name
+
+    @property
+    def key(self) -> str:
+        return f"{self.data}/{self.name}-seed{self.seed}"
+
+    @property
+    def preset(self) -> str:
+        return f"{self.data}/{self.experiment.preset}"
+
+    @property
+    def overrides(self) -> list[str]:
+        """What a table is about has the last word."""
+        own = (f"--name={self.name}", f"--training.seed={self.seed}")
+        return [*self.settings, *self.experiment.settings, *own]
+
+    def folder(self, places: Places) -> RunFolder:
+        return RunFolder(places.runs / self.key)
+
+    def result(self, places: Places) -> Path:
+        return places.results / f"{self.key}.json"
+
+    def model(self, places: Places) -> Path:
+        return places.models / self.key.replace("/", "-")
+
+    def remeasured(self, places: Places) -> Path:
+        """Where a kept model's new numbers go before they are laid over its result."""
+        return places.runs / f"{self.key}.remeasured.json"
+
+    def train_command(self, places: Places) -> list[str]:
+        out = str(self.folder(places).path)
+        return [*PYTHON, "train", self.preset, "--out", out, "--quiet", *self.overrides]
+
+    def evaluate_command(self, places: Places, download: bool) -> list[str]:
+        if self.state(places) == "incomplete" and not self.folder(places).training.is_file():
+            words = ["evaluate", str(self.model(places)), "--data", self.data, "--json", str(self.remeasured(places))]
+        else:
+            words = ["evaluate", str(self.folder(places).path), "--json", str(self.result(places))]
+        return [*PYTHON, *words, "--protocol", *PROTOCOLS, *["--download"] * download]
+
+    def state(self, places: Places) -> str:
+        if self.result(places).is_file():
+            return "done" if _complete(read_json(self.result(places), "a result")) else "incomplete"
+        if self.preset not in preset_names():
+            return "not in this version"
+        if self.trained(places):
+            return "trained"
+        return "begun" if self.folder(places).config.is_file() else "to do"
+
+    def trained(self, places: Places) -> bool:
+        """There are weights to measure: the run's own or, to complete a result, the kept model's."""
+        kept = self.result(places).is_file() and (self.model(places) / "config.json").is_file()
+        return kept or self.folder(places).training.is_file()
+
+    def lay_over(self, places: Places) -> None:
+        """The kept model's new numbers into the result that tells how it was trained."""
+        aside = self.remeasured(places)
+        if aside.is_file():
+            fresh, document = read_json(aside, "a result"), read_json(self.result(places), "a result")
+            write_json(self.result(places), document | {key: fresh[key] for key in ("protocols", "measured")})
+            aside.unlink()
+
+    def keep(self, places: Places) -> None:
+        """What stays of a finished training beside its result: the looks along the way and, for Table 1, the model."""
+        folder = self.folder(places)
+        if not folder.metrics.is_file():
+            return
+        lines = [line for line in folder.metrics.read_text("utf-8").splitlines() if json.loads(line)["kind"] == "eval"]
+        write_bytes(places.results / f"{self.key}.metrics.jsonl", "".join(f"{line}\n" for line in lines).encode())
+        if places.keep_models and self.experiment.name in SMALL["table1"].runs():
+            with writing(self.model(places)) as aside:
+                shutil.copytree(folder.model, aside, dirs_exist_ok=True)
+
+
+def choose_runs(
+    table: str,
+    *,
+    data: Sequence[str] | None = None,
+    seeds: Sequence[int] | None = None,
+    only: Sequence[str] | None = None,
+    settings: Sequence[str] = (),
+    suffix: str | None = None,
+) -> list[Run]:
+    """The runs of a table, of the studies or of all, each once, in the order in which they are worth most."""
+    known = {run for each in SMALL.values() for run in each.runs()}
+    for name in only or ():
+        if name not in known:
+            raise ArcvqError(f"--only {name}: no table has such a run{nearest(name, known)}")
+    runs = [
+        Run(name, EXPERIMENTS[run], seed, tuple(settings), suffix)
+        for key, wanted in _parts(table, seeds)
+        for seed in wanted
+        for name in data or SMALL[key].data
+        for run in SMALL[key].runs()
+        if not only or run in only
+    ]
+    return list(dict.fromkeys(runs))
+
+
+def _complete(document: dict[str, Any]) -> bool:
+    found = document["protocols"]
+    return all(p in found and {"lpips", "rfid"} <= found[p]["metrics"].keys() for p in PROTOCOLS)
+
+
+def _parts(table: str, seeds: Sequence[int] | None) -> Iterator[tuple[str, Sequence[int]]]:
+    names = {each.alias: key for key, each in SMALL.items() if each.alias} | {key: key for key in SMALL}
+    if table == "all":
+        yield from ((key, own) for key, own in ORDER if seeds is None)
+        yield from ((key, [seed]) for seed in seeds or () for key in dict.fromkeys(key for key, _ in ORDER))
+    elif table == "studies":
+        yield from ((key, seeds or (1,)) for key in STUDIES)
+    elif table in names:
+        yield names[table], seeds or SMALL[names[table]].seeds
+    else:
+        raise ArcvqError(f"no table {table!r} that small images can answer{nearest(table, ['all', 'studies', *names])}")

@@ -1,0 +1,123 @@
+"""How long a run takes on this device: from earlier runs, or from a few trial steps."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from arcvq.errors import ArcvqError
+from arcvq.storage import read_json, write_json
+from arcvq.sweep.run import PYTHON, Run
+from arcvq.systems import System, load_system
+from arcvq.tables import EXPERIMENTS, Result
+
+# Of an evaluation nobody has timed yet.
+EVALUATE = 60.0
+
+
+@dataclass(frozen=True)
+class Time:
+    """One run's seconds. `train` is its share of the device: its duration divided by how many ran at a time."""
+
+    preset: str
+    how: str
+    device: str
+    steps: int
+    train: float
+    evaluate: float | None = None
+    source: str = "a run of this sweep"
+
+
+class Times:
+    """What is known, best first: runs of this sweep, results on the same device, trial steps."""
+
+    def __init__(self, file: Path, results: Sequence[Result], device: str, *, dry_runs: bool) -> None:
+        self.file, self.device, self.dry_runs = file, device, dry_runs
+        known = read_json(file, "a sweep")["times"] if file.is_file() else []
+        self.known = [Time(**entry) for entry in known]
+        self.results = [result for result in results if result.document["training"]["device"] == device]
+        self.failures: dict[tuple[str, str], str] = {}
+
+    def find(self, run: Run) -> Time | None:
+        """Seconds of a training like this one; None if there is no telling."""
+        how = _how(load_system(run.preset, run.overrides))
+        own = [t for t in self.known if (t.preset, t.how, t.device) == (run.preset, how, self.device)]
+        if own:
+            return next((t for t in reversed(own) if t.source == Time.source), own[-1])
+        from_results = [
+            Time(run.preset, how, self.device, training["steps"], training["seconds"], _evaluation(result), "results")
+            for result in self.results
+            if (training := result.document["training"])
+            and f"{result.data}/{_preset(result)}" == run.preset
+            and _how_of(result.document["config"]) == how
+        ]
+        if from_results:
+            return min(from_results, key=lambda t: t.train)  # others may have shared the device
+        return self.try_out(run, how) if self.dry_runs else None
+
+    def evaluation(self, run: Run) -> float:
+        """By the same data set's other evaluations."""
+        own = [t.evaluate for t in self.known if t.preset.startswith(f"{run.data}/") and t.evaluate]
+        found = own or [s for r in self.results if r.data == run.data and (s := _evaluation(r))]
+        return max(found, default=EVALUATE)
+
+    def try_out(self, run: Run, how: str) -> Time | None:
+        if (run.preset, how) in self.failures:
+            return None
+        began = time.perf_counter()
+        command = [*PYTHON, "train", run.preset, "--dry-run", "--json", *run.overrides]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        wall = time.perf_counter() - began
+        if done.returncode:
+            self.failures[run.preset, how] = (done.stderr.strip().splitlines() or ["trial steps failed"])[-1]
+            return None
+        tried = json.loads(done.stdout)
+        # The trial's own duration is what it takes to begin.
+        found = Time(run.preset, how, self.device, tried["steps"], tried["seconds"] + wall, None, "trial steps")
+        self.known.append(found)
+        return found
+
+    def learn(self, run: Run, steps: int, train: float, evaluate: float) -> None:
+        how = _how(load_system(run.preset, run.overrides))
+        self.known.append(Time(run.preset, how, self.device, steps, train, evaluate))
+        self.save()
+
+    def save(self) -> None:
+        write_json(self.file, {"times": [asdict(entry) for entry in self.known]})
+
+
+def _how(system: System) -> str:
+    return _how_of(asdict(system))
+
+
+def _how_of(config: dict[str, Any]) -> str:
+    """What decides how long a training takes, beside its preset."""
+    training, data = config["training"], config["data"]
+    keys = ("epochs", "steps", "precision", "compile", "accumulate")
+    parts = [f"{key} {training.get(key)}" for key in keys]
+    return ", ".join([*parts, f"batch {data['batch_size']}", f"limit {data.get('limit')}", f"data {data['name']}"])
+
+
+def _preset(result: Result) -> str | None:
+    name = result.name.removesuffix(f"-{result.document['config']['training'].get('precision')}")
+    return EXPERIMENTS[name].preset if name in EXPERIMENTS else None
+
+
+def _evaluation(result: Result) -> float | None:
+    """Only where both protocols were measured whole."""
+    protocols = result.document["protocols"]
+    whole = {"exact", "paper"} <= protocols.keys() and all("rfid" in p["metrics"] for p in protocols.values())
+    return sum(p["seconds"] for p in protocols.values()) if whole else None
+
+
+def check_settings(run: Run) -> None:
+    """A wrong key is told before anything starts."""
+    try:
+        load_system(run.preset, run.overrides)
+    except ArcvqError as error:
+        raise ArcvqError(f"{run.key}: {error}") from None

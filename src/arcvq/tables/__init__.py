@@ -1,0 +1,23 @@
+"""Measured runs beside what the paper prints. Knows nothing of models: it reads results/ and writes RESULTS.md."""
+
+from arcvq.tables.experiments import EXPERIMENTS, Experiment
+from arcvq.tables.page import results_page
+from arcvq.tables.paper import TABLES, Row, Table
+from arcvq.tables.results import METRICS, Cell, Result, between_markers, group, metric_text, read_printed, read_results
+
+__all__ = [
+    "EXPERIMENTS",
+    "METRICS",
+    "TABLES",
+    "Cell",
+    "Experiment",
+    "Result",
+    "Row",
+    "Table",
+    "between_markers",
+    "group",
+    "metric_text",
+    "read_printed",
+    "read_results",
+    "results_page",
+]

@@ -1,0 +1,75 @@
+"""The runs behind the tables: a preset, or a preset with settings on top, under the name that its results carry."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """`preset` is without its data set; `settings` are laid over it, as on the command line."""
+
+    name: str
+    preset: str
+    settings: tuple[str, ...] = ()
+
+
+def _plain(*presets: str) -> list[Experiment]:
+    return [Experiment(preset, preset) for preset in presets]
+
+
+def _arc(name: str, **settings: object) -> Experiment:
+    """ArcVQ-VAE with another ArcLoss."""
+    return Experiment(f"arcvq-vae-{name}", "arcvq-vae", tuple(f"--quantizer.arc.{k}={v}" for k, v in settings.items()))
+
+
+RIVALS = _plain("vq-vae", "hvq-vae", "sq-vae", "cvq-vae", "arcvq-vae")
+PARTS = _plain("vq-vae-bbnr", "vq-vae-bbnr-euclidean", "vq-vae-cosine", "arcvq-vae-fixed-ball")
+CONTINUOUS = _plain("vae", "hyperspherical-vae")
+ARC = [
+    *(_arc(f"top{k}", top_k=k) for k in (1, 8)),
+    *(_arc(f"margin{m}", margin=m) for m in ("0.5", "1")),
+    *(_arc(f"scale{s}", scale=s) for s in (5, 20)),
+]
+BEYOND = _plain(
+    "vq-vae-ema", "vq-vae-rotation", "simvq", "fsq", "lfq",
+    "cvq-vae-samp", "vq-vae-ema-samp", "vq-vae-rotation-samp", "simvq-samp",
+)  # fmt: skip
+RELEASED = _plain("released-code")
+
+# Studies: what the paper leaves open.
+GRADIENT = [_arc("code-gradient", stop_gradient="false")]
+SCHEDULES = [
+    *(_arc(f"arc-{kind}", schedule=kind) for kind in ("constant", "linear", "cosine", "oscillating", "adaptive")),
+    *(
+        Experiment(f"arcvq-vae-ball-{kind}", "arcvq-vae", (f"--quantizer.ball.schedule={kind}",))
+        for kind in ("linear", "cosine", "oscillating")
+    ),
+]
+RATES = [
+    Experiment(
+        f"{preset}-lr{rate}{'-cosine' * (schedule == 'cosine')}",
+        preset,
+        (f"--training.learning_rate={rate}", f"--training.schedule={schedule}"),
+    )
+    for preset in (*(e.preset for e in RIVALS), "vq-vae-cosine", "vq-vae-ema", "simvq")
+    for rate, schedule in product(("3e-4", "1e-3"), ("constant", "cosine"))
+    if (rate, schedule) != ("3e-4", "constant")  # the preset itself
+]
+GRID = [
+    Experiment(
+        f"arcvq-vae-alpha{alpha}-decay{decay}-lr{rate}",
+        "arcvq-vae",
+        (f"--quantizer.ball.alpha={alpha}", f"--quantizer.arc.decay={decay}", f"--training.learning_rate={rate}"),
+    )
+    for alpha, decay, rate in product(("1e-4", "3e-4", "1e-3"), ("1.5e-4", "5e-4", "1.5e-3"), ("3e-4", "1e-3"))
+    if (alpha, decay, rate) != ("3e-4", "5e-4", "3e-4")
+]
+
+EXPERIMENTS: dict[str, Experiment] = {
+    experiment.name: experiment
+    for experiment in (
+        *RIVALS, *PARTS, *CONTINUOUS, *ARC, *BEYOND, *RELEASED, *GRADIENT, *SCHEDULES, *RATES, *GRID,
+    )
+}  # fmt: skip

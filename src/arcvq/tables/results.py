@@ -1,0 +1,139 @@
+"""Result files read back: grouped by name, averaged over seeds."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from arcvq.errors import ArcvqError
+from arcvq.storage import read_json
+
+# Metric → heading, format, which way is better: 1 up, −1 down, 0 neither.
+METRICS: dict[str, tuple[str, str, int]] = {
+    "l1": ("ℓ1", ".4f", -1),
+    "psnr": ("PSNR", ".2f", 1),
+    "ssim": ("SSIM", ".4f", 1),
+    "lpips": ("LPIPS", ".4f", -1),
+    "rfid": ("rFID", ".2f", -1),
+    "usage": ("usage", ".1%", 0),
+    "perplexity": ("perplexity", ".0f", 0),
+    "bits_per_image": ("bits/image", ".0f", 0),
+}
+# How a training was computed may be part of a result's name: arcvq-vae-bf16.
+PRECISIONS = ("bf16", "fp16")
+
+
+@dataclass(frozen=True)
+class Result:
+    """One measured run: the document that `arcvq evaluate --json` wrote."""
+
+    data: str
+    document: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        return str(self.document["name"])
+
+    @property
+    def seed(self) -> int:
+        return int(self.document["seed"])
+
+    @property
+    def config_hash(self) -> str:
+        """Of every setting as it was recorded, but for the seed, the name and where the data lay."""
+        config = json.loads(json.dumps(self.document["config"]))
+        config.pop("name", None)
+        config.get("training", {}).pop("seed", None)
+        config.get("data", {}).pop("root", None)
+        return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:8]
+
+    def metrics(self, protocol: str) -> dict[str, float] | None:
+        measured = self.document["protocols"].get(protocol)
+        return None if measured is None else measured["metrics"]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A mean over seeds; the spread is their standard deviation (n − 1), and one seed has none."""
+
+    mean: float
+    spread: float | None
+    seeds: int
+
+    @staticmethod
+    def of(values: Sequence[float]) -> Cell | None:
+        if not values:
+            return None
+        spread = statistics.stdev(values) if len(values) > 1 else None
+        return Cell(statistics.fmean(values), spread, len(values))
+
+
+def read_results(folder: Path) -> list[Result]:
+    """Every DATASET/NAME-seedN.json, by data set, name and seed."""
+    if not folder.is_dir():
+        raise ArcvqError(f"{folder}: no such folder: expected results as DATASET/NAME-seedN.json (--results DIR)")
+    found = []
+    for path in sorted(folder.glob("*/*-seed*.json")):
+        document = read_json(path, "a result")
+        lacking = [
+            key for key in ("name", "seed", "protocols", "config", "training", "measured") if not document.get(key)
+        ]
+        if lacking:
+            raise ArcvqError(f"{path}: not a result of arcvq evaluate: {lacking[0]} is missing")
+        found.append(Result(path.parent.name, document))
+    return sorted(found, key=lambda result: (result.data, result.name, result.seed))
+
+
+def read_printed(folder: Path) -> dict[str, Any]:
+    """What the paper prints."""
+    return read_json(folder / "printed.json", "a folder of results")
+
+
+def group(results: Iterable[Result]) -> dict[str, dict[str, list[Result]]]:
+    """data set → name → results, in order of seed."""
+    found: dict[str, dict[str, list[Result]]] = {}
+    for result in results:
+        found.setdefault(result.data, {}).setdefault(result.name, []).append(result)
+    return found
+
+
+def cell(results: Iterable[Result], protocol: str, metric: str) -> Cell | None:
+    """Over the seeds that have this number; one that is not finite is not a measurement."""
+    measured = [metrics for result in results if (metrics := result.metrics(protocol)) is not None]
+    return Cell.of([m[metric] for m in measured if metric in m and math.isfinite(m[metric])])
+
+
+def number(metric: str, value: float) -> str:
+    return format(value, METRICS[metric][1])
+
+
+def metric_text(metric: str, found: Cell | None, seeds: int, absent: str = "not measured") -> str:
+    """`24.54 ± 0.13`; seeds that agree to the last bit have no spread to show, and fewer seeds than the row has are said."""
+    if found is None:
+        return absent
+    text = number(metric, found.mean)
+    if found.spread:
+        text += f" ± {number(metric, found.spread)}"
+    return text if found.seeds == seeds else f"{text} ({found.seeds} of {seeds} seeds)"
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> list[str]:
+    """A Markdown table; the first `left` columns are text."""
+    lines = ["| " + " | ".join(headings) + " |", "|" + "---|" * left + "---:|" * (len(headings) - left)]
+    return lines + ["| " + " | ".join(row) + " |" for row in rows]
+
+
+def between_markers(text: str, key: str, section: str) -> str:
+    """`text` with what stands between <!-- key:begin --> and <!-- key:end --> replaced."""
+    begin, end = f"<!-- {key}:begin -->", f"<!-- {key}:end -->"
+    head, found, rest = text.partition(begin)
+    _, closed, tail = rest.partition(end)
+    if not found or not closed:
+        raise ArcvqError(f"the markers {begin} and {end} are not both there")
+    return f"{head}{begin}\n{section}\n{end}{tail}"

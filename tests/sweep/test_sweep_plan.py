@@ -1,0 +1,131 @@
+"""Which runs a table needs, in which order, how they stand and how long they take."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from arcvq import ArcvqError
+from arcvq.sweep import Places, Plan, choose_runs, make_plan
+from arcvq.systems import load_system, preset_names
+from arcvq.tables import EXPERIMENTS
+from arcvq.training.environment import device_name
+
+CPU = torch.device("cpu")
+WHOLE = {"psnr": 20.0, "lpips": 0.1, "rfid": 1.0}
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Places:
+    return Places(tmp_path / "runs", tmp_path / "results", tmp_path / "models")
+
+
+def result(places: Places, key: str, seconds: float = 100.0, protocols: Any = ("exact", "paper"), **how: Any) -> None:
+    data, name = key.split("/")
+    name, seed = name.split("-seed")
+    training = {"epochs": 500, "precision": "fp32", "compile": False, "accumulate": 1, **how}
+    config = {"system": name, "data": {"name": data, "batch_size": 1024}, "training": training}
+    document = {
+        "name": name, "seed": int(seed), "config": config, "measured": {"date": "2026-01-01"},
+        "protocols": {p: {"metrics": WHOLE, "missing": {}, "seconds": 10.0} for p in protocols},
+        "training": {"steps": 1000, "seconds": seconds, "device": device_name(CPU)},
+    }  # fmt: skip
+    path = places.results / f"{key}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document))
+
+
+def plan_of(table: str, places: Places, **options: Any) -> Plan:
+    return make_plan(table, places, device=CPU, dry_runs=False, **options)
+
+
+def test_all_runs_come_in_the_order_that_is_worth_most() -> None:
+    keys = [run.key for run in choose_runs("all")]
+    assert len(keys) == len(set(keys))
+    ordered = [
+        "mnist/vq-vae-seed1",
+        "cifar10/arcvq-vae-seed1",
+        "cifar10/arcvq-vae-top1-seed1",
+        "cifar10/vq-vae-seed2",
+        "cifar10/arcvq-vae-seed3",
+        "cifar10/hyperspherical-vae-seed1",
+        "cifar10/simvq-seed1",
+        "cifar10/arcvq-vae-code-gradient-seed1",
+    ]
+    assert [keys.index(key) for key in ordered] == sorted(keys.index(key) for key in ordered)
+
+
+def test_a_table_is_known_by_number_and_by_name() -> None:
+    assert choose_runs("ablations") == choose_runs("table4")
+    assert {run.seed for run in choose_runs("table1")} == {1, 2, 3}
+    assert {run.data for run in choose_runs("cosine")} == {"cifar10"}
+    (run,) = choose_runs("ablations", only=["arcvq-vae-top1"], data=["cifar10"], seeds=[2], suffix="bf16")
+    assert (run.key, run.preset) == ("cifar10/arcvq-vae-top1-bf16-seed2", "cifar10/arcvq-vae")
+    system: Any = load_system(run.preset, run.overrides)
+    assert (system.title, system.training.seed, system.quantizer.arc.top_k) == ("arcvq-vae-top1-bf16", 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"table": "table2"}, "no table 'table2' that small images can answer"),
+        ({"table": "table1", "only": ["arcvq-vea"]}, "--only arcvq-vea: no table has such a run: did you mean"),
+    ],
+)
+def test_a_wrong_name_is_told(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ArcvqError, match=message):
+        choose_runs(**arguments)
+
+
+@pytest.mark.parametrize("name", [e.name for e in EXPERIMENTS.values() if f"cifar10/{e.preset}" in preset_names()])
+def test_every_experiment_is_a_configuration(name: str) -> None:
+    run = choose_runs("all", data=["cifar10"], only=[name])[0]
+    assert load_system(run.preset, run.overrides).title == name
+
+
+def test_what_is_there_is_left_out(places: Places) -> None:
+    result(places, "cifar10/vq-vae-seed1")
+    result(places, "cifar10/arcvq-vae-seed1", protocols=["exact"])
+    trained = places.runs / "mnist" / "vq-vae-seed1"
+    trained.mkdir(parents=True)
+    (trained / "training.json").write_text("{}")
+    begun = places.runs / "mnist" / "arcvq-vae-seed1"
+    begun.mkdir()
+    (begun / "config.yaml").write_text("")
+    states = {p.run.key: p.state for p in plan_of("table1", places, seeds=[1]).runs}
+    assert states["cifar10/vq-vae-seed1"] == "done"
+    assert states["cifar10/arcvq-vae-seed1"] == "incomplete"
+    assert states["mnist/vq-vae-seed1"] == "trained"
+    assert states["mnist/arcvq-vae-seed1"] == "begun"
+    opened = [p.run.key for p in plan_of("table1", places, seeds=[1], only=["arcvq-vae", "vq-vae"]).open]
+    assert opened == ["mnist/vq-vae-seed1", "mnist/arcvq-vae-seed1"]
+    opened = [p.run.key for p in plan_of("table1", places, seeds=[1], only=["arcvq-vae"], complete=True).open]
+    assert "cifar10/arcvq-vae-seed1" in opened
+
+
+def test_a_preset_of_another_version_is_no_error(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("arcvq.sweep.run.preset_names", lambda: ["cifar10/vq-vae"])
+    plan = plan_of("table1", places, data=["cifar10"], seeds=[1])
+    assert [p.run.key for p in plan.open] == ["cifar10/vq-vae-seed1"]
+    assert {p.state for p in plan.runs if not p.open} == {"not in this version"}
+
+
+def test_time_is_known_from_results_on_the_same_device(places: Places) -> None:
+    result(places, "cifar10/arcvq-vae-seed1", seconds=100.0)
+    result(places, "cifar10/arcvq-vae-bf16-seed1", seconds=40.0, precision="bf16")
+    plan = plan_of("ablations", places, data=["cifar10"], only=["arcvq-vae-top1", "arcvq-vae-top8"], parallel=2)
+    assert [(p.train, p.evaluate, p.source) for p in plan.open] == [(100.0, 20.0, "results")] * 2
+    assert plan.seconds == 220.0  # trainings share the device, measuring does not
+    assert plan.open[0].seconds(2) == 220.0
+    bf16 = ["--training.precision", "bf16"]
+    assert plan_of("ablations", places, data=["cifar10"], only=["arcvq-vae-top1"], settings=bf16).seconds == 60.0
+    other = plan_of("components", places, data=["cifar10"], only=["vq-vae-bbnr"])
+    assert (other.open[0].train, other.unknown) == (None, 1)
+    assert json.loads(json.dumps(other.to_json()))["runs"][0]["train_seconds"] is None
+
+
+def test_a_wrong_setting_is_told_before_anything_starts(places: Places) -> None:
+    with pytest.raises(ArcvqError, match=r"unknown key 'training\.speed'"):
+        plan_of("table1", places, settings=["--training.speed", "9"])

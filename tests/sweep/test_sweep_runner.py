@@ -1,0 +1,113 @@
+"""Sweeps on the embedded sample, made tiny: real trainings in processes of their own."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from arcvq import Tokenizer
+from arcvq.sweep import Outcome, Places, Plan, make_plan, run_plan
+from arcvq.sweep.run import Run
+from arcvq.tables import read_results
+
+CPU = torch.device("cpu")
+Settings = Callable[..., list[str]]
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Places:
+    return Places(tmp_path / "runs", tmp_path / "results", tmp_path / "models", keep_models=True)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measuring takes longer than these trainings: only a few images, only their PSNR."""
+    whole = Run.evaluate_command
+    few = ["--limit", "16", "--metrics", "psnr", "usage"]
+    monkeypatch.setattr(Run, "evaluate_command", lambda self, *given: [*whole(self, *given), *few])
+
+
+def plan_of(table: str, places: Places, only: list[str], settings: list[str] | None = None, **options: Any) -> Plan:
+    given = {"data": ["sample"], "seeds": [1], "settings": settings or [], "device": CPU, "dry_runs": False}
+    return make_plan(table, places, only=only, **(given | options))
+
+
+def sweep(places: Places, settings: list[str], only: list[str], said: list[str], **options: object) -> Outcome:
+    plan = plan_of("all", places, only, settings, parallel=2)
+    return run_plan(plan, say=said.append, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_sweep_trains_measures_and_keeps(places: Places, tiny_settings: Settings) -> None:
+    said: list[str] = []
+    outcome = sweep(places, tiny_settings(), ["arcvq-vae", "arcvq-vae-top1"], said)
+    assert (sorted(outcome.done), outcome.failed) == (["sample/arcvq-vae-seed1", "sample/arcvq-vae-top1-seed1"], {})
+    plain, ablation = read_results(places.results)
+    assert set(plain.document["protocols"]) == {"exact", "paper"}
+    assert ablation.document["config"]["quantizer"]["arc"]["top_k"] == 1
+    lines = (places.results / "sample" / "arcvq-vae-seed1.metrics.jsonl").read_text().splitlines()
+    assert lines
+    assert {json.loads(line)["kind"] for line in lines} == {"eval"}
+    assert [path.name for path in places.models.iterdir()] == ["sample-arcvq-vae-seed1"]  # the ablation's is not kept
+    assert Tokenizer.from_pretrained(places.models / "sample-arcvq-vae-seed1").system == "arcvq-vae"
+    assert said[-1].startswith("2 measured, 0 failed, 0 cut short, 0 not started")
+    # Its own times are what the next plan goes by.
+    again = plan_of("all", places, ["arcvq-vae-top1"], tiny_settings(), seeds=[2])
+    assert again.open[0].source == "a run of this sweep"
+    # A kept model is measured again without its run, and the result still tells how it was trained.
+    path = places.results / "sample" / "arcvq-vae-seed1.json"
+    path.write_text(json.dumps(plain.document | {"protocols": {"exact": plain.document["protocols"]["exact"]}}))
+    moved = Places(places.runs / "elsewhere", places.results, places.models)
+    plan = plan_of("table1", moved, ["arcvq-vae"], complete=True)
+    assert run_plan(plan, say=said.append).done == ["sample/arcvq-vae-seed1"]
+    completed = json.loads(path.read_text())
+    assert set(completed["protocols"]) == {"exact", "paper"}
+    assert (completed["training"], completed["seed"]) == (plain.document["training"], 1)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_failure_does_not_stop_the_others(places: Places, tiny_settings: Settings) -> None:
+    folder = places.runs / "sample" / "vq-vae-seed1"
+    folder.mkdir(parents=True)
+    (folder / "mine.txt").touch()
+    said: list[str] = []
+    outcome = sweep(places, tiny_settings(), ["vq-vae", "arcvq-vae"], said)
+    assert outcome.done == ["sample/arcvq-vae-seed1"]
+    assert "exists and is not a run" in outcome.failed["sample/vq-vae-seed1"]
+
+
+def test_a_budget_starts_nothing_that_cannot_end(places: Places, tiny_settings: Settings) -> None:
+    said: list[str] = []
+    plan = plan_of("table1", places, ["vq-vae"], tiny_settings())
+    plan.runs[0] = replace(plan.runs[0], train=600.0)
+    outcome = run_plan(plan, budget=5, say=said.append)
+    assert (outcome.left, outcome.done) == (["sample/vq-vae-seed1"], [])
+    assert said[-1] == "nothing fits: the shortest run needs 11.0 minutes; give a larger --budget, or --split"
+
+
+def test_an_interrupted_sweep_goes_on(tmp_path: Path, tiny_settings: Settings) -> None:
+    words = ["sweep", "table1", "--data", "sample", "--seeds", "1", "--only", "vq-vae", "--no-dry-run"]
+    command = [sys.executable, "-m", "arcvq.cli", *words, *tiny_settings({"training.steps": 100_000})]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        metrics = tmp_path / "runs" / "sweep" / "sample" / "vq-vae-seed1" / "metrics.jsonl"
+        until = time.monotonic() + 90
+        while not (metrics.exists() and '"train"' in metrics.read_text()) and time.monotonic() < until:
+            time.sleep(0.1)
+        os.kill(process.pid, signal.SIGTERM)
+        output, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors == "the sweep was stopped; the same command goes on\n"
+    assert "sample/vq-vae-seed1: stopped; the same command goes on" in output
+    assert list((metrics.parent / "checkpoints").glob("step-*"))
+    plan = subprocess.run([*command, "--plan", "--json"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    (run,) = json.loads(plan.stdout)["runs"]
+    assert (run["run"], run["state"]) == ("sample/vq-vae-seed1", "begun")

@@ -1,0 +1,48 @@
+"""Result files made up for the purpose."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PRINTED = {
+    "mnist": {},
+    "cifar10": {"vq-vae": {"psnr": 23.32, "rfid": 39.67}, "arcvq-vae": {"psnr": 24.78, "ssim": 0.8989}},
+    "appendix": {"cifar10": {"arcvq-vae": {"psnr": 24.71}}},
+    "table2": [{"method": "VQGAN", "tokens": "16²", "codes": 1024, "usage": 0.44, "rfid": 7.94}],
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "printed.json").write_text(json.dumps(PRINTED))
+    return tmp_path / "results"
+
+
+@pytest.fixture
+def add(folder: Path) -> Callable[..., None]:
+    """`add("vq-vae", 1, paper={"psnr": 24.0})` → results/cifar10/vq-vae-seed1.json"""
+
+    def write(
+        name: str, seed: int, data: str = "cifar10", rate: float = 3e-4, missing: Any = None, **protocols: Any
+    ) -> None:
+        document = {
+            "name": name,
+            "seed": seed,
+            "data": data,
+            "protocols": {
+                p: {"images": 10000, "metrics": metrics, "missing": missing or {}, "seconds": 30.0}
+                for p, metrics in protocols.items()
+            },
+            "config": {"system": name, "name": name, "data": {"name": data, "root": f"/{seed}"},
+                       "training": {"seed": seed, "learning_rate": rate, "precision": "fp32"}},
+            "training": {"steps": 24500, "seconds": 90.0, "device": "A GPU"},
+            "measured": {"date": f"2026-01-0{seed}", "device": "A GPU"},
+        }  # fmt: skip
+        (folder / data).mkdir(exist_ok=True)
+        (folder / data / f"{name}-seed{seed}.json").write_text(json.dumps(document))
+
+    return write

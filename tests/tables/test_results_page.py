@@ -1,0 +1,138 @@
+"""RESULTS.md says what the result files say, and keeps what people wrote."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from arcvq import ArcvqError
+from arcvq.tables import EXPERIMENTS, TABLES, Cell, Table, read_printed, results_page
+from arcvq.tables.paper import PrintedTable
+
+ROOT = Path(__file__).resolve().parents[2]
+Add = Callable[..., None]
+
+
+def block(page: str, key: str) -> str:
+    found = re.search(rf"<!-- {key}:begin -->\n(.*?)\n<!-- {key}:end -->", page, re.S)
+    assert found, key
+    return found[1]
+
+
+def rows(page: str, key: str, *cells: str) -> list[list[str]]:
+    """The rows of a block that begin with these cells."""
+    lines = [line.strip("| ").split(" | ") for line in block(page, key).splitlines() if line.startswith("|")]
+    return [line for line in lines if line[: len(cells)] == list(cells)]
+
+
+def test_one_seed_has_no_spread_and_three_have_one(folder: Path, add: Add) -> None:
+    add("vq-vae", 1, paper={"psnr": 24.0, "usage": 0.5})
+    for seed, psnr in ((1, 24.0), (2, 25.0), (3, 26.0)):
+        add("arcvq-vae", seed, paper={"psnr": psnr, "ssim": 0.9}, exact={"psnr": psnr + 1})
+    page = results_page(folder, None)
+    (one,) = rows(page, "table1", "VQ-VAE", "ours, paper")
+    assert one[2:5] == ["1", "not measured", "24.00"]
+    assert one[8] == "50.0%"
+    (three,) = rows(page, "table1", "ArcVQ-VAE", "ours, paper")
+    assert three[2:5] == ["3", "not measured", "25.00 ± 1.00"]
+    assert three[-3:-1] == ["2026-01-01 to 2026-01-03", "A GPU"]
+    assert re.fullmatch(r"`[0-9a-f]{8}`", three[-1])  # one for all seeds
+    assert rows(page, "table1", "ArcVQ-VAE", "ours, exact")[0][4] == "26.00 ± 1.00"
+
+
+def test_what_is_missing_is_said(folder: Path, add: Add) -> None:
+    add("vq-vae", 1, exact={"psnr": 24.0})
+    add("vq-vae", 2, exact={"psnr": 25.0, "rfid": 30.0}, missing={"lpips": "no network: run once with one"})
+    page = results_page(folder, None)
+    assert rows(page, "table1", "VQ-VAE", "ours, paper")[0][2] == "not measured"
+    (ours,) = rows(page, "table1", "VQ-VAE", "ours, exact")
+    assert ours[7] == "30.00 (1 of 2 seeds)"
+    assert "- vq-vae, LPIPS: no network\n" in block(page, "table1") + "\n"
+    assert rows(page, "table1", "ArcVQ-VAE", "ours")[0][2] == "not measured"
+    assert "Not measured: vq-vae-ema, " in block(page, "beyond")
+    assert rows(page, "table2", "VQGAN")[0] == ["VQGAN", "16²", "1,024", "44.0%", "7.94", "not measured"]
+    assert block(page, "table7").startswith("Nothing to measure")
+
+
+def test_seeds_with_other_settings_show_it(folder: Path, add: Add) -> None:
+    add("vq-vae", 1, paper={"psnr": 24.0})
+    add("vq-vae", 2, paper={"psnr": 24.0}, rate=1e-3)
+    assert rows(results_page(folder, None), "table1", "VQ-VAE", "ours, paper")[0][-1].count("`") == 4
+
+
+def test_another_precision_stands_beside(folder: Path, add: Add) -> None:
+    add("arcvq-vae-bf16", 1, paper={"psnr": 24.0})
+    add("arcvq-vae-mine", 1, paper={"psnr": 20.0})
+    page = results_page(folder, None)
+    assert rows(page, "table1", "ArcVQ-VAE, bf16", "ours, paper")[0][4] == "24.00"
+    assert "20.00" not in block(page, "table1")
+    assert rows(page, "runs", "cifar10/arcvq-vae-mine-seed1")
+
+
+def test_differences_are_held_against_the_spread(folder: Path, add: Add) -> None:
+    add("vq-vae", 1, paper={"psnr": 24.32, "rfid": 39.671})
+    for seed, psnr in ((1, 24.6), (2, 24.9)):
+        add("arcvq-vae", seed, paper={"psnr": psnr, "ssim": 0.8})
+    page = results_page(folder, None)
+    plain = rows(page, "differences", "vq-vae")[0]
+    assert plain[3] == "+1.00 better, spread unknown"
+    assert plain[6] == "0.00"
+    arc = rows(page, "differences", "arcvq-vae")[0]
+    assert arc[1] == "2"
+    assert arc[3] == "-0.03, within the spread 0.21"
+    assert arc[4] == "**-0.0989** worse, spread 0.0000"
+    assert rows(page, "differences", "arcvq-vae, beside the appendix")[0][3] == "+0.04, within the spread 0.21"
+
+
+def test_the_same_weights_under_both_protocols(folder: Path, add: Add) -> None:
+    add("vq-vae", 1, paper={"psnr": 24.0}, exact={"psnr": 25.0})
+    add("arcvq-vae", 1, paper={"psnr": 24.0}, exact={"psnr": 24.5})
+    assert rows(results_page(folder, None), "protocols", "cifar10")[0][1:4] == ["2", "–", "-0.75 (-1.00 to -0.50)"]
+
+
+def test_what_people_wrote_is_kept(folder: Path, add: Add) -> None:
+    page = results_page(folder, None).replace("## Explanations\n", "## Explanations\n\nBecause.\n")
+    add("vq-vae", 1, paper={"psnr": 24.0})
+    again = results_page(folder, page)
+    assert "## Explanations\n\nBecause.\n" in again
+    assert again != page
+    assert results_page(folder, again) == again
+    # A block that is not there yet comes at the end.
+    shorter = re.sub(r"## Table 2.*?table2:end -->\n", "", again, flags=re.S)
+    assert "<!-- table2:begin -->" in results_page(folder, shorter)
+    with pytest.raises(ArcvqError, match="table1:end"):
+        results_page(folder, again.replace("<!-- table1:end -->", ""))
+
+
+def test_wrong_folders_and_files_are_named(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ArcvqError, match="none: no such folder"):
+        results_page(tmp_path / "none", None)
+    (folder / "cifar10").mkdir()
+    (folder / "cifar10" / "x-seed1.json").write_text("{}")
+    with pytest.raises(ArcvqError, match=r"x-seed1\.json: not a result of arcvq evaluate: name is missing"):
+        results_page(folder, None)
+
+
+def test_nothing_gives_no_cell() -> None:
+    assert Cell.of([]) is None
+
+
+def test_every_printed_number_has_a_place() -> None:
+    printed = read_printed(ROOT / "results")
+    main = {(data, row.run) for t in TABLES if isinstance(t, Table) for data in t.data for row in t.rows}
+    assert {(data, run) for data in ("mnist", "cifar10") for run in printed[data]} <= main
+    for each in TABLES:
+        if isinstance(each, PrintedTable) and each.columns:
+            keys = [key for key, _, _ in each.columns]
+            assert printed[each.key]
+            assert all(set(row) <= set(keys) for row in printed[each.key])
+
+
+def test_every_row_is_an_experiment() -> None:
+    assert all(run in EXPERIMENTS for each in TABLES if isinstance(each, Table) for run in each.runs())
+
+
+def test_the_page_in_the_repository_is_up_to_date() -> None:
+    before = (ROOT / "RESULTS.md").read_text(encoding="utf-8")
+    assert results_page(ROOT / "results", before) == before, "run arcvq tables"
