@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 # Tests, their subprocesses and whatever else runs here would each want every core and wait for one another. One thread
 # also makes sums the same on machines with different numbers of cores.
@@ -30,6 +31,14 @@ TINY: dict[str, Any] = {
 }
 
 
+# Systems without a codebook have no use for its size.
+CONTINUOUS = ("vae", "hyperspherical-vae")
+
+
+def fitting(preset: str, settings: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in settings.items() if k != "quantizer.codebook_size" or preset not in CONTINUOUS}
+
+
 def as_arguments(settings: dict[str, Any]) -> list[str]:
     return [f"--{key}={'null' if value is None else value}" for key, value in settings.items()]
 
@@ -41,11 +50,14 @@ def tiny_settings() -> Callable[..., list[str]]:
 
 
 @pytest.fixture(scope="session")
-def tiny_system(tiny_settings: Callable[..., list[str]]) -> Callable[..., Any]:
+def tiny_system() -> Callable[..., Any]:
     """`tiny_system("vq-vae", {"training.steps": 3})` → the sample's preset of that name, made tiny."""
     from arcvq.systems import load_system
 
-    return lambda preset="arcvq-vae", changes=None: load_system(f"sample/{preset}", tiny_settings(changes))
+    def tiny(preset: str = "arcvq-vae", changes: dict[str, Any] | None = None) -> Any:
+        return load_system(f"sample/{preset}", as_arguments(fitting(preset, {**TINY, **(changes or {})})))
+
+    return tiny
 
 
 @pytest.fixture(scope="session")
@@ -64,3 +76,34 @@ def sample_pixels() -> torch.Tensor:
     from arcvq.data import load_images
 
     return load_images("sample", split="test", limit=12).gather(torch.arange(12))
+
+
+class NoHostReads(TorchDispatchMode):
+    """Refuses what cannot be captured: a value read by the host, one brought from there, a shape that depends on values."""
+
+    FORBIDDEN = (
+        "_local_scalar_dense",
+        "nonzero",
+        "masked_select",
+        "unique",
+        "is_nonzero",
+        "equal.default",
+        "lift_fresh",
+    )
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        name = str(function)
+        assert not any(word in name for word in self.FORBIDDEN), name
+        if name.startswith("aten.index."):
+            assert not any(i is not None and i.dtype == torch.bool for i in args[1]), name
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.fixture
+def as_if_captured(monkeypatch: pytest.MonkeyPatch) -> Callable[[], TorchDispatchMode]:
+    """`with as_if_captured():` quantizers behave as inside a CUDA graph, and what no graph can hold is an error."""
+    from arcvq.quantizers import base, vq
+
+    for module in (base, vq):
+        monkeypatch.setattr(module, "host_may_read", lambda _: False)
+    return NoHostReads

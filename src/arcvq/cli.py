@@ -259,7 +259,7 @@ def systems(arguments: argparse.Namespace) -> int:
         _print_json(rows)
     else:
         for name, row in rows.items():
-            print(f"{name:16} {row['summary']}\n{'':16} {row['citation']}")
+            print(f"{name:20} {row['summary']}\n{'':20} {row['citation']}")
     return 0
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -61,3 +62,17 @@ class _Gather(torch.autograd.Function):
 def gather(value: Tensor) -> Tensor:
     """One slice per process, in rank order: (W, …). Shapes must agree on all processes."""
     return _Gather.apply(value) if world_size() > 1 else value.unsqueeze(0)
+
+
+def gather_rows(rows: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Everyone's rows (n, D), without gradient, and which of them are real: shards are padded to the longest.
+
+    Reads one number on the host, for the length of the longest shard is known to nobody.
+    """
+    real = torch.ones(rows.shape[0], dtype=torch.bool, device=rows.device) if valid is None else valid
+    length = torch.tensor(rows.shape[0], device=rows.device)
+    if world_size() > 1:
+        dist.all_reduce(length, op=dist.ReduceOp.MAX)
+    padding = int(length) - rows.shape[0]
+    rows, real = F.pad(rows.detach(), (0, 0, 0, padding)), F.pad(real.to(torch.uint8), (0, padding))
+    return gather(rows).flatten(0, 1), gather(real).flatten(0, 1).bool()

@@ -14,6 +14,7 @@ from arcvq.bench.contenders import MARGIN, SCALE, TOP_K, plain_arc_loss, plain_a
 from arcvq.bench.measure import cost
 from arcvq.bench.plot import growth_figure
 from arcvq.bench.suite import suite
+from arcvq.bench.training import run_steps
 from arcvq.cli import main
 from arcvq.tokenizers.inference import choose_device
 
@@ -158,3 +159,10 @@ def test_a_wrong_call_of_the_command_is_one_line(capsys: pytest.CaptureFixture[s
     for call in calls:
         assert call() == 2
         assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_steps_of_any_system_are_measured() -> None:
+    presets = ["sample/vae", "sample/hvq-vae", "sample/vq-vae-ema"]
+    document = run_steps(CPU, presets=presets, limit=12, batch_size=8, seconds=0.0)
+    assert [row["preset"] for row in document["rows"]] == presets
+    assert all(row["milliseconds"] > 0 and row["batch_size"] == 8 for row in document["rows"])

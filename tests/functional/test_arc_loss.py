@@ -237,3 +237,20 @@ def test_wrong_arguments_are_named(arguments: dict[str, object], message: str) -
         arc_loss(**{"latents": torch.ones(5, 3), "codebook": torch.ones(4, 3), **arguments})
     assert message in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("margin", [0.0, 0.1, 0.5])
+def test_with_one_positive_it_is_cross_entropy_on_arcface_logits_with_codes_as_anchors(margin: float) -> None:
+    """The paper's appendix: each code is a sample, its nearest token the class it belongs to, all tokens the classes."""
+    latents = torch.randn(30, 5, dtype=torch.float64, requires_grad=True)
+    codebook = torch.randn(7, 5, dtype=torch.float64)
+    unit = torch.nn.functional.normalize
+    cosines = unit(codebook, dim=1) @ unit(latents, dim=1).t()  # (K, N)
+    target = cosines.argmax(dim=1)
+    own = torch.nn.functional.one_hot(target, 30).bool()
+    logits = 10.0 * torch.where(own, torch.cos(torch.arccos(cosines) + margin), cosines)
+    expected = torch.nn.functional.cross_entropy(logits, target)
+    loss = arc_loss(latents, codebook, 10.0, margin, top_k=1)
+    torch.testing.assert_close(loss, expected)
+    ours, theirs = (torch.autograd.grad(value, latents)[0] for value in (loss, expected))
+    torch.testing.assert_close(ours, theirs)

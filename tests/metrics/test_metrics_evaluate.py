@@ -92,7 +92,7 @@ def test_codebook_size_without_codes() -> None:
         lambda x: (x, tokens), toy(2), codebook_size=8, metrics=["usage", "bits_per_image", "geometry"]
     )
     assert with_size.metrics == {"usage": 0.25, "bits_per_image": 6.0}
-    assert with_size.missing == {"geometry": "the model has no codebook of vectors"}
+    assert with_size.missing == {"geometry": "not applicable: the model has no codebook of vectors"}
     without = evaluate(lambda x: (x, tokens), toy(2), metrics=["usage", "perplexity"])
     assert "pass codebook or codebook_size" in without.missing["usage"]
     assert without.counts is not None
@@ -111,7 +111,7 @@ def test_missing_weights_are_reasons_not_numbers(no_weights: None) -> None:
     result = evaluate(identity, toy())
     assert "torchvision.models.vgg16" in result.missing["lpips"]
     assert "ARCVQ_WEIGHTS" in result.missing["rfid"]
-    assert result.missing["usage"] == "the model gave no tokens"
+    assert result.missing["usage"] == "not applicable: the model gave no tokens"
     assert set(result.metrics) == {"l1", "mse", "psnr", "ssim"}
     plain = json.loads(json.dumps(result.to_json(), allow_nan=False))
     assert plain["missing"] == result.missing

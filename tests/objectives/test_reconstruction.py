@@ -1,10 +1,12 @@
 """The reconstruction term, by hand."""
 
+import math
+
 import pytest
 import torch
 
 from arcvq import ArcvqError
-from arcvq.objectives import Reconstruction, ReconstructionConfig
+from arcvq.objectives import LikelihoodConfig, Reconstruction, ReconstructionConfig
 
 IMAGES = torch.tensor([[0.0, 1.0], [-1.0, 0.5]]).view(2, 1, 1, 2)
 COPIES = torch.tensor([[0.5, 1.0], [-1.0, -0.5]]).view(2, 1, 1, 2)  # off by 0.5, 0, 0 and 1
@@ -20,6 +22,8 @@ VARIANCE = 0.3125
         ("l1", "none", 0.375),
         ("l1", "variance", 1.2),
         ("l1", "variance01", 4.8),
+        ("likelihood", "none", 0.5 * math.log(0.3125)),
+        ("likelihood", "variance", 0.0),
     ],
 )
 def test_the_value_is_the_mean_error_over_the_divisor(kind: str, normalise: str, value: float) -> None:
@@ -54,3 +58,25 @@ def test_images_of_one_colour_cannot_be_normalised(normalise: str, variance: flo
 
 def test_images_of_one_colour_need_no_normalisation() -> None:
     assert Reconstruction(ReconstructionConfig(normalise="none"), 0.0)(COPIES, IMAGES).item() == 0.3125
+
+
+def test_the_likelihood_is_a_gaussians_with_the_variance_that_suits_it_best() -> None:
+    """SSE/(2v) + (D/2)·log v is lowest at v = SSE/D, where it is the profiled form plus D/2."""
+    copies = COPIES.double().requires_grad_()
+    v = torch.tensor(0.3125, dtype=torch.float64, requires_grad=True)  # SSE/D here
+    sum_of_squares, count = (copies - IMAGES).square().sum(), IMAGES.numel()
+    full = sum_of_squares / (2 * v) + count / 2 * torch.log(v)
+    slope, expected = torch.autograd.grad(full, (v, copies))
+    assert abs(slope.item()) < 1e-12
+    profiled = count * Reconstruction(LikelihoodConfig(normalise="none"), VARIANCE)(copies, IMAGES)
+    assert profiled.item() == pytest.approx(full.item() - count / 2, abs=1e-6)
+    (gradient,) = torch.autograd.grad(profiled, copies)
+    torch.testing.assert_close(gradient, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_perfect_copy_has_a_finite_likelihood_and_no_gradient() -> None:
+    copies = IMAGES.clone().requires_grad_()
+    value = Reconstruction(LikelihoodConfig(), VARIANCE)(copies, IMAGES)
+    value.backward()
+    assert torch.isfinite(value)
+    assert torch.equal(copies.grad, torch.zeros_like(copies))

@@ -85,7 +85,7 @@ def test_wrong_tokens_are_described(options: dict[str, Any], tokens: torch.Tenso
         ({"zzz": 1}, "unknown option 'zzz': expected one of arc, backend, ball"),
         ({"metric": "cosin"}, "metric: expected one of cosine, euclidean, got 'cosin'"),
         ({"backend": "cuda"}, "backend: expected one of auto, reference, chunked, triton, got 'cuda'"),
-        ({"start": "kmean"}, "start: expected one of uniform, unit-sphere, normal, kmeans, got 'kmean'"),
+        ({"start": "kmean"}, "start: expected one of uniform, unit-sphere, normal, scaled-normal, kmeans, got 'kmean'"),
         ({"loss_space": "sphere"}, "loss_space: expected one of raw, unit, got 'sphere'"),
         ({"legacy": 1}, "legacy: expected true or false, got 1"),
         ({"arc": {"scal": 3}}, "unknown key 'arc.scal': did you mean scale"),

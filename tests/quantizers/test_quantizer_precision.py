@@ -4,29 +4,32 @@ from typing import Any
 
 import pytest
 import torch
+from every_quantizer import CONTINUOUS, IMAGE, KINDS, SEARCHED, build
 
-from arcvq import VQ, ArcVQ
+from arcvq import ArcVQ
 from arcvq.quantizers import Entropy
 
 HALVES = [torch.bfloat16, torch.float16]
 
 
 @pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize("cls", [VQ, ArcVQ])
-@pytest.mark.parametrize("loss_space", ["raw", "unit"])
-def test_under_autocast_everything_equals_the_rounded_latents_in_float32(
-    cls: type[VQ], dtype: torch.dtype, loss_space: str
-) -> None:
-    quantizer = cls(16, 32, entropy=Entropy(), loss_space=loss_space)
-    half = torch.randn(4, 16, 5, 5).to(dtype)
+@pytest.mark.parametrize("kind", KINDS)
+def test_under_autocast_everything_equals_the_rounded_latents_in_float32(kind: str, dtype: torch.dtype) -> None:
+    space = "raw" if dtype == torch.bfloat16 else "unit"
+    quantizer = build(kind, 16, 32, **({"entropy": Entropy(), "loss_space": space} if kind in SEARCHED else {}))
+    half = torch.randn(4, 16, *IMAGE).to(dtype)
+    random = torch.get_rng_state()
     with torch.autocast("cpu", dtype):
         inside = quantizer(half)
+    torch.set_rng_state(random)
     outside = quantizer(half.float())
-    assert torch.equal(inside.tokens, outside.tokens)
     assert inside.quantized.dtype == dtype
+    assert all(term.dtype == torch.float32 for term in inside.losses.values())
+    if kind in (*CONTINUOUS, "fsq", "lfq"):
+        return  # a linear map of theirs meets the latents first, and autocast does with it as it likes
+    assert torch.equal(inside.tokens, outside.tokens)
     assert torch.equal(inside.quantized, outside.quantized.to(dtype))
     for name, term in outside.losses.items():
-        assert inside.losses[name].dtype == torch.float32
         assert torch.equal(inside.losses[name], term), name
     assert torch.equal(inside.loss, outside.loss)
 

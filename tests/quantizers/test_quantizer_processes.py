@@ -7,11 +7,12 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
+from every_quantizer import ANY_NUMBER, DRAWING, KINDS, STOCHASTIC
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from arcvq import VQ, ArcVQ, Ball
-from arcvq.quantizers import Arc, Entropy, Quantized, Restart
+from arcvq.quantizers import Arc, Entropy, Quantized, Quantizer, Restart
 
 TOKENS, STEPS = 20, 2
 EVERYTHING: dict[str, Any] = {
@@ -23,7 +24,7 @@ EVERYTHING: dict[str, Any] = {
 RESTART = Restart(decay=0.5, threshold=0.6)
 
 # name: class, options, tokens of each process, whether a mask is given to each process, mode at after_step
-SCENARIOS: dict[str, tuple[type[VQ], dict[str, Any], list[int], list[bool], bool]] = {
+SCENARIOS: dict[str, tuple[type[Quantizer], dict[str, Any], list[int], list[bool], bool]] = {
     "vq, even": (VQ, {}, [10, 10], [False, False], True),
     "vq, uneven": (VQ, {}, [14, 6], [False, False], True),
     "arcvq, even": (ArcVQ, {}, [10, 10], [False, False], True),
@@ -36,15 +37,24 @@ SCENARIOS: dict[str, tuple[type[VQ], dict[str, Any], list[int], list[bool], bool
     "restart": (ArcVQ, {**EVERYTHING, "restart": RESTART}, [14, 6], [False, False], True),
     "restart, upkeep in eval mode": (ArcVQ, {**EVERYTHING, "restart": RESTART}, [14, 6], [False, False], False),
 }
-RANDOM = [name for name, (_, options, *_) in SCENARIOS.items() if "restart" in options]
+# Every kind, on uneven shards, padded in one process only; and with a process that has no token at all.
+for kind, (cls, options) in KINDS.items():
+    if kind in ANY_NUMBER and kind not in ("vq", "arcvq"):
+        SCENARIOS[kind] = (cls, options, [13, 7], [True, False], True)
+SCENARIOS |= {f"{kind}, one empty": (*KINDS[kind], [20, 0], [False, False], True) for kind in ("emavq", "cvq closest")}
+RESTARTED = [name for name in SCENARIOS if name.startswith("restart")]
+RANDOM = [*RESTARTED, *DRAWING]
+# Those that draw in training: of their own losses one that no noise enters is compared, on even shares of whole images.
+NOISELESS = {"hvq": "kl", "sq": "entropy", "gaussian": "divergence", "vmf": "divergence"}
 
 
 class Model(nn.Module):
-    def __init__(self, cls: type[VQ], options: dict[str, Any]) -> None:
+    def __init__(self, cls: type[Quantizer], options: dict[str, Any]) -> None:
         super().__init__()
         torch.manual_seed(5)
         self.encoder = nn.Linear(6, 4)
-        self.quantizer = cls(4, 16, **options)
+        size = {} if "latent_dim" in options else {"codebook_size": 16}  # without codes
+        self.quantizer = cls(4, **{**size, **options})
 
     def forward(self, images: Tensor, mask: Tensor | None) -> Quantized:
         return self.quantizer(self.encoder(images), mask)
@@ -88,10 +98,30 @@ def train(name: str, rank: int | None) -> dict[str, Any]:
     return result
 
 
+def own_loss(kind: str, rank: int | None) -> dict[str, Any]:
+    """The gradients and statistics of one forward pass of a quantizer that draws."""
+    cls, options = KINDS[kind]
+    whole, masked = [13, 7], [kind in ANY_NUMBER, False]
+    if kind not in ANY_NUMBER:
+        options, whole = {**options, "positions": 4}, [12, 8]
+    model = Model(cls, options)
+    images, mask = whole_batch(0, masked, whole)
+    given = mask if any(masked) else None
+    if rank is not None:
+        images = images.split(whole)[rank]
+        given = mask.split(whole)[rank] if masked[rank] else None
+    wrapped = model if rank is None else DistributedDataParallel(model, find_unused_parameters=True)
+    out = wrapped(images, given)
+    out.losses[NOISELESS[kind.split()[0]]].backward()
+    stats = {key: value.clone() for key, value in out.stats.items() if key != "nonfinite"}
+    return {"gradients": {k: p.grad.clone() for k, p in model.named_parameters() if p.grad is not None}, "stats": stats}
+
+
 def worker(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
     results: dict[str, Any] = {name: train(name, rank) for name in SCENARIOS}
+    results["stochastic"] = {name: own_loss(name, rank) for name in STOCHASTIC}
 
     torch.manual_seed(rank)  # different codebooks and different latents, until the first process's centres arrive
     start = VQ(4, 16, start="kmeans")
@@ -99,9 +129,9 @@ def worker(rank: int, folder: str) -> None:
     results["k-means"] = start.state_dict()
 
     # Evaluation waits for nobody: only one process evaluates.
-    evaluated = Model(ArcVQ, {}).eval()
     if rank == 0:
-        evaluated(torch.randn(9, 6), None)
+        for kind in ANY_NUMBER:
+            Model(*KINDS[kind]).eval()(torch.randn(9, 6), None)
     torch.save(results, f"{folder}/{rank}.pt")
     dist.destroy_process_group()
 
@@ -113,13 +143,14 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("name", [name for name in SCENARIOS if name not in STOCHASTIC])
 def test_gradients_are_those_of_one_process_with_the_whole_batch(name: str, ranks: list[dict[str, Any]]) -> None:
     alone = train(name, None)
     steps = 1 if name in RANDOM else STEPS  # a restart draws at random: after it the codebooks differ from the lone one
     for step in range(steps):
         expected = alone["gradients"][step]
-        assert expected.keys() >= {"encoder.weight", "encoder.bias", "quantizer.codebook"}
+        assert expected.keys() >= {"encoder.weight", "encoder.bias"}
+        assert any(key.startswith("quantizer.") for key in expected) or name.startswith(("emavq", "lfq"))
         for rank in ranks:
             assert rank[name]["gradients"][step].keys() == expected.keys()
             for key, gradient in expected.items():
@@ -127,7 +158,7 @@ def test_gradients_are_those_of_one_process_with_the_whole_batch(name: str, rank
                 torch.testing.assert_close(rank[name]["gradients"][step][key], gradient, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("name", [name for name in SCENARIOS if name not in STOCHASTIC])
 def test_statistics_are_those_of_the_whole_batch(name: str, ranks: list[dict[str, Any]]) -> None:
     expected = train(name, None)["stats"][0]
     assert "perplexity" in expected
@@ -150,11 +181,24 @@ def test_after_two_steps_the_state_is_that_of_one_process(name: str, ranks: list
         torch.testing.assert_close(ranks[0][name]["state"][key], value, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", RANDOM)
+@pytest.mark.parametrize("name", RESTARTED)
 def test_a_restart_moved_codes_in_this_scenario(name: str, ranks: list[dict[str, Any]]) -> None:
     moved = ranks[0][name]["state"]["codebook"]
     without = ranks[0]["everything, uneven"]["state"]["codebook"]
     assert ((moved - without).norm(dim=1) > 0.2).any()
+
+
+@pytest.mark.parametrize("kind", STOCHASTIC)
+def test_the_own_losses_of_those_that_draw_are_of_the_whole_batch(kind: str, ranks: list[dict[str, Any]]) -> None:
+    alone = own_loss(kind, None)
+    drawn = ("perplexity", "usage") if kind == "hvq" else ()  # of tokens that are drawn
+    for rank in ranks:
+        ours = rank["stochastic"][kind]
+        for key, gradient in alone["gradients"].items():
+            torch.testing.assert_close(ours["gradients"][key], gradient, rtol=1e-4, atol=1e-6)
+        for key in alone["stats"].keys() - drawn:
+            torch.testing.assert_close(ours["stats"][key], alone["stats"][key], rtol=1e-5, atol=1e-6)
+    assert alone["gradients"]["encoder.weight"].norm() > 1e-6
 
 
 def test_a_k_means_start_is_the_first_processs(ranks: list[dict[str, Any]]) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from every_quantizer import KINDS, build
 
 from arcvq import VQ, ArcVQ, Ball, Quantizer
 from arcvq.quantizers import Arc, Entropy, Restart
@@ -35,6 +36,25 @@ def test_forward_and_backward_change_no_parameter_and_no_buffer(options: dict[st
     torch.set_rng_state(random)
     torch.randn(2, 4, 5, 5)
     assert torch.equal(torch.get_rng_state(), drawn), "forward drew random numbers"
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if "samp" in kind])
+def test_the_ball_holds_whatever_moves_the_codes(kind: str) -> None:
+    quantizer = build(kind, 4, 16)
+    optimizer = torch.optim.SGD([*quantizer.parameters(), torch.nn.Parameter(torch.zeros(1))], lr=20.0)
+    on_the_sphere = 0
+    for step in range(1, 11):
+        out = quantizer(5 * torch.randn(64, 4))
+        optimizer.zero_grad()
+        if out.loss.requires_grad:
+            out.loss.backward()
+        optimizer.step()
+        quantizer.after_step(out)
+        radius = quantizer.samp.radius(torch.tensor(step)).item()
+        norms = quantizer.codebook.detach().double().norm(dim=1)
+        assert norms.max() <= radius * (1 + 1e-6)
+        on_the_sphere += int((norms > radius * (1 - 1e-6)).sum())
+    assert on_the_sphere > 10
 
 
 def test_the_same_latents_give_the_same_output() -> None:

@@ -5,21 +5,33 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
 from arcvq import Arc, ArcvqError, Ball
 from arcvq.config import to_dict
+from arcvq.data import to_unit
+from arcvq.quantizers import Entropy
 from arcvq.systems import SYSTEMS, load_system, preset_header, preset_names, preset_path
 
 DATA_SETS = ("cifar10", "fashion-mnist", "mnist", "sample")
 NAMES = (
     "arcvq-vae",
     "arcvq-vae-fixed-ball",
+    "cvq-vae",
+    "cvq-vae-samp",
+    "hvq-vae",
     "released-code",
+    "simvq",
+    "simvq-samp",
     "vq-vae",
     "vq-vae-bbnr",
     "vq-vae-bbnr-euclidean",
     "vq-vae-cosine",
+    "vq-vae-ema",
+    "vq-vae-ema-samp",
+    "vq-vae-rotation",
+    "vq-vae-rotation-samp",
 )
 # preset → metric, start, ball, arc
 PAPER_ARC, PAPER_BALL = Arc(), Ball()
@@ -31,14 +43,57 @@ QUANTIZERS: dict[str, tuple[str, str, Ball | None, Arc | None]] = {
     "vq-vae-bbnr": ("cosine", "unit-sphere", PAPER_BALL, None),
     "vq-vae-bbnr-euclidean": ("euclidean", "unit-sphere", PAPER_BALL, None),
     "vq-vae-cosine": ("cosine", "uniform", None, None),
+    "vq-vae-ema": ("euclidean", "uniform", None, None),
+    "vq-vae-rotation": ("euclidean", "uniform", None, None),
+    "cvq-vae": ("cosine", "uniform", None, None),
+    "simvq": ("euclidean", "scaled-normal", None, None),
+    **{
+        f"{name}-samp": ("cosine", "unit-sphere", PAPER_BALL, PAPER_ARC)
+        for name in ("vq-vae-ema", "vq-vae-rotation", "cvq-vae", "simvq")
+    },
 }
+# What the codebook's parameters become: running means are none, a linear layer takes their place, a stack is another trunk.
+OTHER_PARAMETERS = {"vq-vae-ema": -32_768, "simvq": 64 * 65 - 32_768}
+HIERARCHY = {1: 694_593, 3: 695_747}
+
+
+# The other systems' presets → the settings that make them what they are
+OTHERS: dict[str, dict[str, Any]] = {
+    "fsq": {"codebook_size": 512, "levels": (8, 8, 8)},
+    "hyperspherical-vae": {"codebook_size": 0, "latent_dim": 65, "weight": 1.0, "kappa_floor": 1.0},
+    "lfq": {"codebook_size": 512, "entropy": Entropy(weight=0.1, temperature=0.01), "commitment_weight": 0.25},
+    "sq-vae": {"codebook_size": 512, "type": "I", "floor": 1.0},
+    "vae": {"codebook_size": 0, "latent_dim": 64, "weight": 1.0},
+}
+ELBO = ("hyperspherical-vae", "sq-vae", "vae")
 
 
 TABLE = [f"{data}/{name}" for data in DATA_SETS for name in NAMES]
 
 
 def test_every_data_set_has_every_preset() -> None:
-    assert preset_names() == sorted([*TABLE, "sample/tiny"])
+    others = [f"{data}/{name}" for data in DATA_SETS for name in OTHERS]
+    assert preset_names() == sorted([*TABLE, *others, "sample/tiny"])
+
+
+@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("data", DATA_SETS)
+def test_another_systems_preset_is_what_its_path_says_at_the_same_budget(data: str, name: str) -> None:
+    system, beside = load_system(f"{data}/{name}"), load_system(f"{data}/vq-vae")
+    assert (system.system, system.data.name, system.title) == (name, data, name)
+    assert {key: getattr(system.quantizer, key) for key in OTHERS[name]} == OTHERS[name]
+    assert system.objective.reconstruction == ("likelihood" if name in ELBO else "mse")
+    assert (system.tokenizer, system.data, system.training) == (beside.tokenizer, beside.data, beside.training)
+
+
+@pytest.mark.parametrize("data", DATA_SETS)
+def test_the_temperature_of_sq_vae_ends_where_the_released_run_of_that_data_set_did(data: str) -> None:
+    """exp(−1e-5 · t) over 100 epochs in batches of 32, of 40,000 training images of CIFAR-10 or 50,000 of the others."""
+    quantizer: Any = load_system(f"{data}/sq-vae").quantizer
+    steps = 100 * (40_000 if data == "cifar10" else 50_000) / 32
+    assert quantizer.temperature.time == "fraction"
+    assert quantizer.temperature.decay == pytest.approx(1e-5 * steps, rel=0.01)
+    assert quantizer.start_variance == (20.0 if data == "cifar10" else 10.0)
 
 
 @pytest.mark.parametrize("preset", TABLE)
@@ -48,7 +103,9 @@ def test_a_preset_is_what_its_path_says(preset: str) -> None:
     assert (system.data.name, system.title) == (data, name)
     assert system.system in SYSTEMS
     quantizer: Any = system.quantizer
-    assert (quantizer.metric, quantizer.start, quantizer.ball, quantizer.arc) == QUANTIZERS[name]
+    if name != "hvq-vae":
+        assert (quantizer.metric, quantizer.start, quantizer.ball, quantizer.arc) == QUANTIZERS[name]
+        assert quantizer.estimator == ("rotation" if "rotation" in name else "straight-through")
     assert quantizer.codebook_size == 512
     assert system.training.select == ("test-best" if name == "released-code" else "last")
     assert (system.objective.reconstruction, system.objective.normalise) == ("mse", "variance")
@@ -62,11 +119,17 @@ def test_a_preset_is_the_papers_model_and_length(preset: str) -> None:
     channels, side = (3, 32) if preset.startswith("cifar10") else (1, 28)
     tokenizer = system.build_tokenizer(channels, (side, side), 100)
     parameters = sum(parameter.numel() for parameter in tokenizer.parameters())
-    assert parameters == (695_491 if channels == 3 else 691_393)
-    if preset.startswith("sample"):
-        assert (system.training.steps, system.training.epochs, system.data.batch_size) == (400, None, 128)
+    name = preset.split("/")[1]
+    if name == "hvq-vae":
+        assert parameters == HIERARCHY[channels]
     else:
-        assert (system.training.epochs, system.training.steps, system.data.batch_size) == (500, None, 1024)
+        assert parameters == (695_491 if channels == 3 else 691_393) + OTHER_PARAMETERS.get(
+            name.removesuffix("-samp"), 0
+        )
+    lengths = [(stage.epochs or 0, stage.steps or 0) for stage in system.training.plan()]
+    epochs, steps = (sum(each) for each in zip(*lengths))
+    expected = (0, 400, 128) if preset.startswith("sample") else (500, 0, 1024)
+    assert (epochs, steps, system.data.batch_size) == expected
 
 
 @pytest.mark.parametrize("preset", preset_names())
@@ -89,6 +152,8 @@ def test_a_preset_builds_a_tokenizer_for_its_images(preset: str) -> None:
     tokenizer = system.build_tokenizer(channels, (28, 28), 100)
     assert tokenizer.system == system.system
     assert tokenizer.quantizer.config.codebook_size == system.quantizer.codebook_size
+    grey = to_unit(torch.full((2, channels, 28, 28), 128, dtype=torch.uint8))
+    assert tokenizer.reconstruct(grey).shape == grey.shape  # positions and elements fit
 
 
 @pytest.mark.parametrize("name", NAMES)

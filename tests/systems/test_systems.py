@@ -9,14 +9,40 @@ import yaml
 
 from arcvq import Arc, ArcvqError, Ball
 from arcvq.config import to_dict
+from arcvq.quantizers import Entropy
 from arcvq.systems import SYSTEMS, load_system, parse_system
 
 LENGTH = {"training": {"steps": 3}}
-# system → quantizer, metric, start, whether it has a ball and an ArcLoss
-FLAGS = {
-    "vq-vae": ("VQ", "euclidean", "uniform", False, False),
-    "vq-vae-cosine": ("VQ", "cosine", "uniform", False, False),
-    "arcvq-vae": ("ArcVQ", "cosine", "unit-sphere", True, True),
+# system → quantizer, parameters beside the trunk's, and the settings that make it what it is
+TRUNK, CODES = 658_625, 512 * 64
+PLAIN = {
+    "metric": "euclidean",
+    "start": "uniform",
+    "estimator": "straight-through",
+    "ball": None,
+    "arc": None,
+    "entropy": None,
+    "restart": None,
+}
+VECTOR = {"codebook_size": 0, "positions": 49, "elements": 16, "latent_dim": 64, "sample": False}
+SETTINGS: dict[str, tuple[str, int, dict[str, Any]]] = {
+    "vq-vae": ("VQ", CODES, PLAIN),
+    "vq-vae-cosine": ("VQ", CODES, {**PLAIN, "metric": "cosine"}),
+    "vq-vae-ema": ("EMAVQ", 0, PLAIN),  # running means are no parameters
+    "vq-vae-rotation": ("VQ", CODES, {**PLAIN, "estimator": "rotation"}),
+    "cvq-vae": ("CVQ", CODES, {**PLAIN, "metric": "cosine"}),
+    "simvq": ("SimVQ", 64 * 65, {**PLAIN, "start": "scaled-normal"}),
+    "hvq-vae": ("HVQ", 694_593 - TRUNK, {"total_steps": 1}),  # two autoencoders, two codebooks
+    "arcvq-vae": ("ArcVQ", CODES, {**PLAIN, "metric": "cosine", "start": "unit-sphere", "ball": Ball(), "arc": Arc()}),
+    "sq-vae": ("SQ", CODES + 1, {"type": "I", "start_variance": 20.0, "floor": 1.0, "elements": 16}),
+    "fsq": ("FSQ", 64 * 3 + 3 + 3 * 64 + 64, {"levels": (8, 8, 8)}),
+    "lfq": (
+        "LFQ",
+        64 * 9 + 9 + 9 * 64 + 64,
+        {"entropy": Entropy(weight=0.1, temperature=0.01), "commitment_weight": 0.25},
+    ),
+    "vae": ("Gaussian", (3136 + 1) * 128 + (64 + 1) * 3136, VECTOR),
+    "hyperspherical-vae": ("VonMisesFisher", (3136 + 1) * 65 + (64 + 1) * 3136, {**VECTOR, "kappa_floor": 1.0}),
 }
 
 
@@ -29,23 +55,21 @@ def message_of(data: Any) -> str:
 
 
 def test_the_table_here_has_every_system() -> None:
-    assert FLAGS.keys() == SYSTEMS.keys()
+    assert SETTINGS.keys() == SYSTEMS.keys()
 
 
 @pytest.mark.parametrize("name", sorted(SYSTEMS))
 def test_a_system_and_a_length_are_enough_to_build_it(name: str) -> None:
     system = parse_system({"system": name, **LENGTH})
     tokenizer = system.build_tokenizer(1, (28, 28), 3)
-    quantizer, metric, start, ball, arc = FLAGS[name]
+    quantizer, parameters, settings = SETTINGS[name]
     assert type(system) is SYSTEMS[name]
     assert type(tokenizer.quantizer).__name__ == quantizer
     config: Any = tokenizer.quantizer.config
-    assert (config.metric, config.start) == (metric, start)
-    assert (config.ball is not None, config.arc is not None) == (ball, arc)
-    assert (config.entropy, config.restart) == (None, None)
-    assert (config.codebook_size, config.total_steps) == (512, 3)
+    expected = {"codebook_size": 512, "total_steps": 3, **settings}
+    assert {key: getattr(config, key) for key in expected} == expected
     assert (tokenizer.system, tokenizer.image_size) == (name, (28, 28))
-    assert sum(parameter.numel() for parameter in tokenizer.parameters()) == 691_393
+    assert sum(parameter.numel() for parameter in tokenizer.parameters()) == TRUNK + parameters
 
 
 @pytest.mark.parametrize("name", sorted(SYSTEMS))
@@ -84,7 +108,7 @@ def test_a_name_of_ones_own_is_the_title() -> None:
 
 
 def test_a_missing_or_unknown_system_is_answered_with_what_there_is() -> None:
-    assert message_of({}) == "missing key 'system': expected one of arcvq-vae, vq-vae, vq-vae-cosine"
+    assert message_of({}) == f"missing key 'system': expected one of {', '.join(sorted(SYSTEMS))}"
     assert message_of({"system": "arcvqvae"}).startswith("unknown system 'arcvqvae': did you mean arcvq-vae")
     for name in (["vq-vae"], {"class_path": "os.system"}, 3):
         assert message_of({"system": name}).startswith("unknown system ")
@@ -150,3 +174,27 @@ def test_a_yaml_of_ones_own_loads_under_its_own_name(tmp_path: Path) -> None:
     with pytest.raises(ArcvqError) as raised:
         load_system(str(path), ["--quantizer.codebook_siz", "64"])
     assert str(raised.value).startswith(f"{path}: unknown key 'quantizer.codebook_siz': did you mean codebook_size")
+
+
+@pytest.mark.parametrize(
+    ("length", "stages"), [({"epochs": 5}, [(2, None), (3, None)]), ({"steps": 6}, [(None, 3), (None, 3)])]
+)
+def test_a_hierarchy_divides_its_training_among_its_layers(length: dict[str, int], stages: list[Any]) -> None:
+    training = parse_system({"system": "hvq-vae", "training": length}).training
+    assert [(stage.epochs, stage.steps) for stage in training.plan()] == stages
+    assert [stage.train for stage in training.plan()] == [["lower.0"], ["encoder", "quantizer", "decoder"]]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"training": {"steps": 1}}, "training: 1 is too short for 2 layers, which are trained one after another"),
+        ({"training": {"stages": [{"steps": 1}]}}, "training.stages: hvq-vae trains one layer a stage"),
+        ({"tokenizer": {"layers": 1}}, "tokenizer.layers must be at least 2, got 1"),
+        ({"tokenizer": {"width": 6}}, "tokenizer.width must be a multiple of 4, got 6"),
+        ({"tokenizer": {"trunk": "small"}}, "tokenizer.trunk: expected one of hierarchical, got 'small'"),
+        ({"quantizer": {"arc": {}}}, "unknown key 'quantizer.arc'"),
+    ],
+)
+def test_a_hierarchy_says_what_it_cannot_do(data: dict[str, Any], message: str) -> None:
+    assert message in message_of({"system": "hvq-vae", **LENGTH, **data})

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from arcvq import VQ, ArcVQ, ArcvqError, Tokenizer
 from arcvq.data import to_unit
+from arcvq.quantizers import CVQ, EMAVQ, HVQ, SimVQ
 from arcvq.tokenizers import SmallTrunkConfig
 from arcvq.tokenizers.inference import MAPS, images_at_once
 
@@ -25,7 +26,7 @@ def images(sample_pixels: Tensor) -> Tensor:
     return to_unit(sample_pixels)
 
 
-@pytest.mark.parametrize("quantizer", [VQ, ArcVQ])
+@pytest.mark.parametrize("quantizer", [VQ, ArcVQ, EMAVQ, CVQ, SimVQ, HVQ])
 @pytest.mark.parametrize("heads", [1, 2])
 def test_decoded_tokens_are_the_reconstruction_to_the_bit(quantizer: type[VQ], heads: int, images: Tensor) -> None:
     tokenizer = make_tokenizer(quantizer, heads=heads)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from arcvq import VQ, ArcVQ, ArcvqError, Ball, Tokenizer
 from arcvq.data import to_unit
-from arcvq.quantizers import Restart
+from arcvq.quantizers import CVQ, EMAVQ, HVQ, Restart, SimVQ
 from arcvq.tokenizers import EMBEDDED, SmallTrunkConfig
 
 TRUNK = SmallTrunkConfig(width=16, residual_width=8, latent_dim=8)
@@ -56,6 +56,10 @@ def test_a_saved_tokenizer_loads_to_the_same_tokens_and_images(saved: Path, samp
         VQ(8, 32),
         VQ(8, 16, heads=2, metric="cosine", restart=Restart(decay=0.5)),
         ArcVQ(8, 32, code_dim=4, arc=None, ball=Ball(schedule="constant")),
+        EMAVQ(8, 32, decay=0.9),
+        CVQ(8, 32, anchor="random"),
+        SimVQ(8, 32, ball=Ball()),
+        HVQ(8, 32, revival=None),
     ],
 )
 def test_every_option_of_the_quantizer_travels(quantizer: VQ, tmp_path: Path, sample_pixels: Tensor) -> None:
@@ -198,7 +202,7 @@ def test_a_foreign_checkpoint_is_refused(saved: Path) -> None:
         ({"format": "arcvq-tokenizer-2"}, "not an arcvq tokenizer: its format is 'arcvq-tokenizer-2'"),
         ({"format": None}, "not an arcvq tokenizer: its format is None"),
         ({"tokenizer": {"trunk": "smal"}}, "unknown trunk 'smal': did you mean small?"),
-        ({"quantizer_name": "arcvqs"}, "unknown quantizer 'arcvqs': did you mean arcvq or vq?"),
+        ({"quantizer_name": "arcvqs"}, "unknown quantizer 'arcvqs': did you mean arcvq"),
         ({"quantizer_name": ["vq"]}, "the tokenizer's configuration is incomplete or malformed"),
         ({"tokenizer": {"trunk": "small", "widht": 8}}, "unknown key 'tokenizer.widht': did you mean width?"),
         ({"quantizer": {"codebook_size": "many"}}, "quantizer.codebook_size: expected a number, got 'many'"),

@@ -34,7 +34,10 @@ SETTINGS: dict[str, Any] = {
 
 def loss_curve(name: str, changes: dict[str, Any], folder: Path) -> list[float]:
     """The logged loss of every step."""
-    arguments = [f"--{key}={value}" for key, value in {**SETTINGS, **changes}.items()]
+    settings = {**SETTINGS, **changes}
+    if name in ("vae", "hyperspherical-vae"):  # no codebook to size
+        del settings["quantizer.codebook_size"]
+    arguments = [f"--{key}={value}" for key, value in settings.items()]
     train(load_system(f"sample/{name}", arguments), folder, quiet=True)
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [line["loss"] for line in lines if line["kind"] == "train"]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from arcvq import VQ, ArcvqError
 from arcvq.data import InMemoryImages, batches, to_unit
-from arcvq.systems import StageConfig, System, TrainingConfig
+from arcvq.systems import SYSTEMS, StageConfig, System, TrainingConfig
 from arcvq.training import Stopped, train
 from arcvq.training.capture import Captured, Snapshot, captures
 from arcvq.training.checkpoint import Position, load_checkpoint, random_state, save_checkpoint
@@ -134,6 +134,27 @@ def test_the_step_is_the_loop_written_out(tmp_path: Path, tiny_system: MakeSyste
         assert_equal(outcome.terms, {name: term.detach() for name, term in terms.items()})
     assert not any(value.requires_grad for part in outcome for value in part.values())
     assert_equal(dict(run.tokenizer.state_dict()), dict(model.state_dict()))
+
+
+@pytest.mark.parametrize("name", sorted(SYSTEMS))
+def test_a_step_of_every_system_could_be_captured(
+    name: str, tmp_path: Path, tiny_system: MakeSystem, as_if_captured: Any
+) -> None:
+    run = TrainingRun(tiny_system(name, {**LENGTH, "training.device": "cpu"}), tmp_path / "run", quiet=True)
+    facts: dict[str, Any] = {"device": torch.device("cuda"), "processes": 1, "images": some_images()}
+    assert captures(TrainingConfig(steps=1, capture="always"), quantizer=run.tokenizer.quantizer, **facts)
+    for stage in range(len(run.stages)):
+        run.position.stage = stage
+        run.begin_stage()
+        assert isinstance(run.take, Step)
+        batch = next(run.stage_batches())
+        before, snapshot = state_of(run), Snapshot([run.tokenizer], [run.optimizer])
+        with as_if_captured():
+            outcome = run.take(batch)
+        assert all(torch.isfinite(value).all() for part in outcome for value in part.values())
+        assert any(not torch.equal(value, before[key]) for key, value in run.tokenizer.state_dict().items())
+        snapshot.restore()
+        assert_equal(state_of(run), before)
 
 
 def test_a_snapshot_puts_everything_back(tmp_path: Path, tiny_system: MakeSystem) -> None:
@@ -261,6 +282,31 @@ def test_a_hundred_replays_are_a_hundred_eager_steps(
         assert ours == pytest.approx(theirs, rel=0.02 if name in ("perplexity", "usage") else 1e-3, abs=1e-6), name
     if not drawn:
         assert_close_weights(captured.tokenizer.state_dict(), eager.tokenizer.state_dict())
+
+
+@needs_cuda
+@pytest.mark.usefixtures("_repeatable")
+@pytest.mark.parametrize("name", sorted(SYSTEMS))
+def test_every_system_is_captured_and_begins_as_the_eager_one(
+    name: str, tmp_path: Path, tiny_system: MakeSystem
+) -> None:
+    told, states = {}, []
+    for word in ("never", "always"):
+        changes = {**LENGTH, "training.capture": word}
+        run = TrainingRun(tiny_system(name, changes), tmp_path / word, quiet=True)
+        told[word] = []
+        for stage in range(len(run.stages)):
+            run.position.stage, run.position.stage_step = stage, 0
+            run.begin_stage()
+            assert isinstance(run.take, Captured) == (word == "always")
+            first = next(run.stage_batches())
+            for _ in range(3):
+                terms = run.step(first).terms
+                told[word].append({key: float(value) for key, value in terms.items()})
+        states.append(torch.cuda.get_rng_state())
+    assert torch.equal(*states)  # the same draws, however it was played
+    for ours, theirs in zip(told["always"], told["never"], strict=True):
+        assert ours == pytest.approx(theirs, rel=2e-2, abs=1e-4)
 
 
 @needs_cuda

@@ -36,7 +36,13 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "vq-vae",
         {"data.limit": 37, "quantizer.start": "kmeans", "training.gradient_clip": 0.5},
     ),
+    "vq-vae-ema, micro-batches": ("vq-vae-ema", {"data.limit": 37, "training.accumulate": 3}),
+    "simvq, uneven tail": ("simvq-samp", {"data.limit": 37}),
 }
+# Its draws are random, so no other run is the same.
+HIERARCHY: tuple[str, dict[str, Any]] = ("hvq-vae", {"data.limit": 37})
+# Its codes lie on latents, where the last bit of a distance decides: only the first step is the same.
+ANCHORED: tuple[str, dict[str, Any]] = ("cvq-vae", {"data.limit": 13, "training.steps": 1})
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +53,8 @@ def two_process_runs(tmp_path_factory: pytest.TempPathFactory, tiny_settings: Ca
         {"preset": f"sample/{preset}", "arguments": tiny_settings(changes), "out": str(folder / name)}
         for name, (preset, changes) in CASES.items()
     ]
+    for preset, changes in (HIERARCHY, ANCHORED):
+        jobs.append({"preset": f"sample/{preset}", "arguments": tiny_settings(changes), "out": str(folder / preset)})
     preset, changes = CASES["arcvq-vae, uneven tail"]
     again = {"preset": f"sample/{preset}", "arguments": tiny_settings(changes), "out": str(folder / "stopped")}
     jobs += [{**again, "stop_after": 2}, {**again, "stop_after": 4}, again]
@@ -96,6 +104,22 @@ def test_two_processes_log_the_global_losses_of_one(
             # The perplexity of a training line is that of the last micro-batch.
             if name in line and not (name == "perplexity" and "micro" in case):
                 assert other[name] == pytest.approx(line[name], rel=1e-4), (line["step"], name)
+
+
+def test_a_hierarchy_standardizes_by_the_latents_of_all_processes(two_process_runs: Path) -> None:
+    weights = load_file(two_process_runs / "hvq-vae" / "model" / "model.safetensors")
+    assert (
+        int(weights["lower.0.standardize.count"]) == 37 * 14 * 14
+    )  # three batches of the upper layer: 16, 16 and 5 images
+    assert (int(weights["lower.0.quantizer.step"]), int(weights["quantizer.step"])) == (3, 3)
+
+
+def test_two_processes_move_codes_onto_the_latents_of_both(
+    two_process_runs: Path, tmp_path: Path, tiny_system: MakeSystem
+) -> None:
+    preset, changes = ANCHORED
+    train(tiny_system(preset, changes), tmp_path / "one", quiet=True)
+    assert_close_weights(tmp_path / "one", two_process_runs / preset)
 
 
 def test_a_tail_of_one_image_leaves_a_process_without_any(

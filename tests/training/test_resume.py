@@ -90,6 +90,28 @@ def test_stages_resume_within_and_between(
     assert_same_run(tmp_path / "run", uninterrupted["stages"])
 
 
+@pytest.mark.parametrize(
+    ("preset", "step", "changes"),
+    [
+        ("vq-vae-ema-samp", 2, {"quantizer.restart": "{decay: 0.5, threshold: 0.9}"}),
+        ("cvq-vae", 2, {"quantizer.anchor": "probrandom"}),
+        ("cvq-vae", 2, {"quantizer.anchor": "random", "quantizer.contrastive": "{weight: 1.0}"}),
+        ("simvq-samp", 2, {}),
+        ("hvq-vae", 2, {}),
+        ("hvq-vae", 3, {}),
+        ("hvq-vae", 5, {"quantizer.revival": "{every: 1, threshold: 1.0}"}),
+    ],
+)
+def test_every_rival_goes_on_to_the_same_end(
+    preset: str, step: int, changes: dict[str, Any], tmp_path: Path, tiny_system: MakeSystem
+) -> None:
+    system = tiny_system(preset, changes)
+    train(system, tmp_path / "whole", quiet=True)
+    stop_at(system, tmp_path / "run", step)
+    train(system, tmp_path / "run", quiet=True)
+    assert_same_run(tmp_path / "run", tmp_path / "whole")
+
+
 def test_the_best_weights_seen_before_a_stop_are_remembered(tmp_path: Path, tiny_system: MakeSystem) -> None:
     # A learning rate that ruins what the first steps learnt: the best look is an early one.
     changes = {**LENGTH, "training.select": "test-best", "training.evaluations": 10, "training.learning_rate": 0.1}

@@ -59,6 +59,37 @@ def test_a_stage_changes_only_what_it_names(
     assert int(last["quantizer.step"]) == 5
 
 
+@pytest.mark.parametrize(
+    ("stage", "moves"), [("[encoder]", False), ("[encoder, quantizer]", True), ("[decoder, quantizer.codebook]", True)]
+)
+def test_codes_that_are_running_means_move_in_a_stage_that_names_them(
+    stage: str, moves: bool, tmp_path: Path, tiny_system: MakeSystem
+) -> None:
+    stages = f"[{{steps: 2}}, {{train: {stage}, steps: 3}}]"
+    system = tiny_system("vq-vae-ema", {"training.steps": None, "training.stages": stages})
+    first, last = train_stages(system, tmp_path / "run", [2])
+    for name in ("codebook", "counts", "sums"):
+        assert torch.equal(first[f"quantizer.{name}"], last[f"quantizer.{name}"]) != moves
+    assert int(last["quantizer.step"]) == 5
+
+
+def test_a_stage_without_a_gradient_is_refused(tmp_path: Path, tiny_system: MakeSystem) -> None:
+    changes = {"training.steps": None, "training.stages": "[{train: [quantizer], steps: 1}]"}
+    with pytest.raises(ArcvqError, match="nothing in quantizer learns by gradient"):
+        train(tiny_system("vq-vae-ema", changes), tmp_path / "run", quiet=True)
+
+
+def test_a_hierarchy_trains_its_layers_one_after_another(tmp_path: Path, tiny_system: MakeSystem) -> None:
+    first, last = train_stages(tiny_system("hvq-vae"), tmp_path / "run", [3])
+    changed = {name for name in first if not torch.equal(first[name], last[name])}
+    assert {name for name in changed if name.startswith("lower")} == {
+        f"lower.0.standardize.{name}" for name in ("count", "mean", "variance")
+    }
+    assert {"encoder.0.weight", "quantizer.codebook", "decoder.0.weight"} <= changed
+    assert (int(first["lower.0.quantizer.step"]), int(first["quantizer.step"])) == (3, 0)
+    assert (int(last["lower.0.quantizer.step"]), int(last["quantizer.step"])) == (3, 3)
+
+
 def test_one_tensor_may_be_named(tmp_path: Path, tiny_system: MakeSystem) -> None:
     stages = "[{steps: 2}, {train: [decoder.0.bias], steps: 2}]"
     system = tiny_system(changes={"training.steps": None, "training.stages": stages})

@@ -74,7 +74,7 @@ class RunHistory:
             config=config,
             train=tuple(line for line in lines if line["kind"] == "train"),
             evaluations=tuple(line for line in lines if line["kind"] == "eval"),
-            snapshots=_find_snapshots(folder),
+            snapshots=_find_snapshots(folder, config),
             results=_read_results(sorted(folder.glob("evaluation-*.json"))),
         )
 
@@ -170,12 +170,17 @@ def _read_metrics(path: Path) -> list[dict[str, Any]]:
     return lines
 
 
-def _find_snapshots(folder: Path) -> tuple[Snapshot, ...]:
+def _find_snapshots(folder: Path, config: Mapping[str, Any]) -> tuple[Snapshot, ...]:
     found = []
     for path in (folder / "codebooks").glob("step-*.safetensors"):
         match = SNAPSHOT_NAME.fullmatch(path.name)
         if match:
             found.append(Snapshot(int(match.group(1)), path))
+    quantizer = config.get("quantizer")
+    if isinstance(quantizer, Mapping) and quantizer.get("codebook_size") == 0:
+        raise ArcvqError(
+            f"{folder}: {config['system']} has no codebook, and the figures are drawn from codebooks; leave it out"
+        )
     if not found:
         raise ArcvqError(
             f"{folder}: no codebook snapshots (codebooks/step-*.safetensors), and the figures are drawn from them; "

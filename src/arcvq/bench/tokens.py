@@ -36,6 +36,7 @@ def run_tokens(
     `channels_last` and `compile` each add their rows to the plain ones; both together, compiled with the channels last.
     """
     look = Tokenizer.from_pretrained(model, device=device)
+    look.quantizer.require_codebook()
     images = load_images(data, split="test", root=root, image_size=look.side, limit=limit).to(device)
     if images.channels != look.channels:
         raise ArcvqError(f"{data} has {images.channels} channels but the tokenizer takes {look.channels}")

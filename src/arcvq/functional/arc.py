@@ -118,8 +118,8 @@ def arc_merge(shards: Sequence[ArcStatistics], scale: float) -> ArcStatistics:
     cosines = torch.cat([shard.top_cosines for shard in shards], dim=1)  # (K, shards · k)
     tokens = torch.cat([shard.top_tokens for shard in shards], dim=1)
     top_cosines, kept = cosines.topk(shards[0].top_cosines.shape[1], dim=1)
-    evicted = _log_sum_exp(scale * cosines.scatter(1, kept, NEVER))
-    negatives = _log_sum_exp(torch.stack([*(shard.negatives for shard in shards), evicted], dim=1))
+    evicted = log_sum_exp(scale * cosines.scatter(1, kept, NEVER))
+    negatives = log_sum_exp(torch.stack([*(shard.negatives for shard in shards), evicted], dim=1))
     return ArcStatistics(top_cosines, tokens.gather(1, kept), negatives)
 
 
@@ -132,7 +132,7 @@ def arc_finish(
     present = statistics.top_tokens >= 0
     cosines = torch.where(present, statistics.top_cosines, 0.0)
     logits = torch.where(present, scale * margin_cosine(cosines, margin, monotone), NEVER)
-    positives = _log_sum_exp(logits)  # (K,)
+    positives = log_sum_exp(logits)  # (K,)
     seen = present.any(dim=1)
     # A code without any token (all padding) has nothing to say: 0, not −inf − (−inf).
     gap = torch.where(seen, statistics.negatives, 0.0) - torch.where(seen, positives, 0.0)
@@ -169,7 +169,7 @@ def _statistics_of(
     if overwrite:
         negatives = torch.logsumexp(cosines.scatter_(1, top_tokens, NEVER).mul_(scale), dim=1)
     else:
-        negatives = _log_sum_exp(scale * cosines.scatter(1, top_tokens, NEVER))
+        negatives = log_sum_exp(scale * cosines.scatter(1, top_tokens, NEVER))
     if valid is not None:
         top_tokens = torch.where(valid[top_tokens], top_tokens, -1)
     if tokens < top_k:
@@ -178,7 +178,7 @@ def _statistics_of(
     return ArcStatistics(top_cosines, top_tokens, negatives)
 
 
-def _log_sum_exp(logits: Tensor) -> Tensor:
+def log_sum_exp(logits: Tensor) -> Tensor:
     """Over the last dimension; a row of −inf gives −inf with a zero gradient, where the plain one gives NaN."""
     if logits.shape[-1] == 0:
         return logits.new_full(logits.shape[:-1], NEVER)

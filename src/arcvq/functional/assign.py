@@ -81,6 +81,13 @@ def token_counts(tokens: Tensor, codebook_size: int) -> Tensor:
     return counts.scatter_add(0, flat.clamp(min=0), real.to(torch.int64))
 
 
+def token_sums(latents: Tensor, tokens: Tensor, codebook_size: int) -> Tensor:
+    """The sum of the latents (N, D) that fell on each code: (K, D), in float32. Tokens below zero fall on none."""
+    real = (tokens >= 0).unsqueeze(1)
+    rows = torch.where(real, latents.to(compute_dtype(latents)), 0.0)
+    return rows.new_zeros(codebook_size, latents.shape[1]).index_add(0, tokens.clamp(min=0), rows)
+
+
 def perplexity(counts: Tensor) -> Tensor:
     """exp(−Σ p log p) of the codes' frequencies: K when all are used alike, 1 when one takes everything, 0 when no token came."""
     total = counts.sum()

@@ -224,7 +224,7 @@ class TokenCounts:
     def results(self, wanted: set[str], images: int) -> tuple[dict[str, float], dict[str, str]]:
         names = [name for name in TOKEN_METRICS if name in wanted]
         if self.counts is None or int(self.counts.sum()) == 0:
-            return {}, dict.fromkeys(names, "the model gave no tokens")
+            return {}, dict.fromkeys(names, "not applicable: the model gave no tokens")
         measured: dict[str, float] = {}
         missing: dict[str, str] = {}
         tokens = int(self.counts.sum())
@@ -253,7 +253,7 @@ def code_geometry(
     if "geometry" not in wanted:
         return {}, {}
     if codebook is None:
-        return {}, {"geometry": "the model has no codebook of vectors"}
+        return {}, {"geometry": "not applicable: the model has no codebook of vectors"}
     measured = codebook_metrics.geometry(codebook)
     if counts is not None and len(counts) == len(codebook) and bool((counts > 0).any()):
         lengths = codebook.detach().double().norm(dim=1)

@@ -1,5 +1,5 @@
 """Objectives: what a tokenizer is trained on, beside its quantizer's own losses."""
 
-from arcvq.objectives.reconstruction import Reconstruction, ReconstructionConfig
+from arcvq.objectives.reconstruction import LikelihoodConfig, Reconstruction, ReconstructionConfig
 
-__all__ = ["Reconstruction", "ReconstructionConfig"]
+__all__ = ["LikelihoodConfig", "Reconstruction", "ReconstructionConfig"]

@@ -14,13 +14,21 @@ from arcvq.errors import ArcvqError
 
 @dataclass(kw_only=True)
 class ReconstructionConfig:
-    """reconstruction  mse or l1, a mean over all elements
+    """reconstruction  mse or l1, a mean over all elements; or likelihood: ½ log of the mean squared error, which is a Gaussian's
+                    negative log-likelihood per element once its variance has been fitted to the batch (up to a constant)
     normalise       what it is divided by: `variance` of the training pixels in [-1, 1]; `variance01`, the variance in [0, 1],
                     a quarter of it, as some released baselines do (their reconstruction weighs 4 times more); or `none`
     """
 
-    reconstruction: Literal["mse", "l1"] = "mse"
+    reconstruction: Literal["mse", "l1", "likelihood"] = "mse"
     normalise: Literal["variance", "variance01", "none"] = "variance"
+
+
+@dataclass(kw_only=True)
+class LikelihoodConfig(ReconstructionConfig):
+    """For systems whose other losses are shares of an ELBO per element."""
+
+    reconstruction: Literal["mse", "l1", "likelihood"] = "likelihood"
 
 
 class Reconstruction:
@@ -36,7 +44,16 @@ class Reconstruction:
 
     def __call__(self, reconstruction: Tensor, images: Tensor) -> Tensor:
         difference = reconstruction.float() - images.float()
+        if self.config.reconstruction == "likelihood":
+            return self.likelihood(difference.square())
         error = difference.square() if self.config.reconstruction == "mse" else difference.abs()
         count = torch.full((), images.shape[0], device=images.device)
         mean = error.sum() / max(1, error.numel())
         return mean / self.divisor * distributed.shard_weight(count)
+
+    def likelihood(self, squares: Tensor) -> Tensor:
+        """(D/2)·log(SSE/D), over D; the fitted variance is everyone's. Its gradient is that of the MSE over 2·MSE: the floor bounds it."""
+        count = torch.full((), squares.numel(), dtype=torch.float32, device=squares.device)
+        total, count = distributed.gather(squares.sum()).sum(0), distributed.sum_over_processes(count)
+        mean = total / count.clamp(min=1) / self.divisor
+        return 0.5 * mean.clamp(min=torch.finfo(mean.dtype).tiny).log()

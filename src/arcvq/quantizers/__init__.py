@@ -2,27 +2,60 @@
 
 from arcvq.quantizers.arcvq import ArcVQ, ArcVQConfig
 from arcvq.quantizers.base import Quantizer, QuantizerConfig
+from arcvq.quantizers.continuous import Continuous, ContinuousConfig
+from arcvq.quantizers.cvq import CVQ, Contrastive, CVQConfig
+from arcvq.quantizers.emavq import EMAVQ, EMAVQConfig
+from arcvq.quantizers.entropy import Entropy
+from arcvq.quantizers.fsq import FSQ, FSQConfig
+from arcvq.quantizers.gaussian import Gaussian
+from arcvq.quantizers.hvq import HVQ, HVQConfig, Revival
+from arcvq.quantizers.lfq import LFQ, LFQConfig
 from arcvq.quantizers.quantized import Quantized, Record
 from arcvq.quantizers.registry import QUANTIZERS, build_quantizer, quantizer_class, quantizer_name
 from arcvq.quantizers.restart import Restart
 from arcvq.quantizers.samp import Arc, Ball, Samp
-from arcvq.quantizers.vq import VQ, Entropy, VQConfig
+from arcvq.quantizers.simvq import SimVQ, SimVQConfig
+from arcvq.quantizers.sq import SQ, SQConfig, Temperature
+from arcvq.quantizers.vmf import VonMisesFisher, VonMisesFisherConfig
+from arcvq.quantizers.vq import VQ, VQConfig
 
 __all__ = [
+    "CVQ",
+    "EMAVQ",
+    "FSQ",
+    "HVQ",
+    "LFQ",
     "QUANTIZERS",
+    "SQ",
     "VQ",
     "Arc",
     "ArcVQ",
     "ArcVQConfig",
     "Ball",
+    "CVQConfig",
+    "Continuous",
+    "ContinuousConfig",
+    "Contrastive",
+    "EMAVQConfig",
     "Entropy",
+    "FSQConfig",
+    "Gaussian",
+    "HVQConfig",
+    "LFQConfig",
     "Quantized",
     "Quantizer",
     "QuantizerConfig",
     "Record",
     "Restart",
+    "Revival",
+    "SQConfig",
     "Samp",
+    "SimVQ",
+    "SimVQConfig",
+    "Temperature",
     "VQConfig",
+    "VonMisesFisher",
+    "VonMisesFisherConfig",
     "build_quantizer",
     "quantizer_class",
     "quantizer_name",

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
 
 from arcvq.functional import Metric
 from arcvq.quantizers.samp import Arc, Ball
-from arcvq.quantizers.vq import VQ, VQConfig
+from arcvq.quantizers.vq import VQ, Start, VQConfig
 
 
 @dataclass(kw_only=True)
@@ -15,7 +14,7 @@ class ArcVQConfig(VQConfig):
     """VQ's options with the four parts of SAMP switched on: cosine selection, unit-sphere start, ball bound, ArcLoss."""
 
     metric: Metric = "cosine"
-    start: Literal["uniform", "unit-sphere", "normal", "kmeans"] = "unit-sphere"
+    start: Start = "unit-sphere"
     ball: Ball | None = field(default_factory=Ball)
     arc: Arc | None = field(default_factory=Arc)
 

@@ -70,7 +70,7 @@ class Attachment:
         # A fused optimizer steps even when the GradScaler found an overflow, and discards the step inside.
         overflow = getattr(optimizer, "found_inf", None)
         if records and not (overflow is not None and bool(overflow)):
-            self.quantizer.upkeep(records)
+            self.quantizer.keep_up(records)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> None:
         """A copied quantizer is attached to nothing."""

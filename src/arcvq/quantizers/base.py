@@ -67,7 +67,7 @@ class Quantizer(nn.Module):
     Config: ClassVar[type[QuantizerConfig]] = QuantizerConfig
     capturable: ClassVar[bool] = True  # False: forward or upkeep reads the host, so no CUDA graph can hold a step
 
-    codebook: Tensor  # (K, code_dim)
+    codebook: Tensor | None  # (K, code_dim); None where there are no codes, and then no tokens
     step: Tensor
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -94,19 +94,20 @@ class Quantizer(nn.Module):
         self.project_in = nn.Identity() if inner == dim else nn.Linear(dim, inner)
         self.project_out = nn.Identity() if inner == dim else nn.Linear(inner, dim)
         self.register_buffer("step", torch.zeros((), dtype=torch.int64))
+        self.frozen = False  # by a stage of training that leaves the codes alone: then a step only lets time pass
         self._attachment: Attachment | None = None
 
     # ---- what a subclass says -------------------------------------------------------------------------------------------
 
     def quantize(
         self, latents: Tensor, valid: Tensor | None
-    ) -> tuple[Tensor, Tensor, dict[str, Tensor], dict[str, Tensor]]:
+    ) -> tuple[Tensor, Tensor | None, dict[str, Tensor], dict[str, Tensor]]:
         """latents (N, code_dim) → codes (N, code_dim) with their gradient path, tokens (N,), losses, stats."""
         raise NotImplementedError
 
     def lookup(self, tokens: Tensor) -> Tensor:
         """tokens (...) in 0 … K−1 → codes (..., code_dim)."""
-        return nn.functional.embedding(tokens, self.codebook)
+        return nn.functional.embedding(tokens, self.require_codebook())
 
     def upkeep(self, records: Sequence[Record]) -> None:
         """What one optimizer step changes. Subclasses do theirs and call this first: it advances the time."""
@@ -134,16 +135,17 @@ class Quantizer(nn.Module):
 
         codes, tokens, losses, stats = self.quantize(flat, valid)
 
-        if valid is not None:
-            tokens = torch.where(valid, tokens, -1)
-        grid = tokens.reshape(*positions, self.config.heads)
+        grid = None
+        if tokens is not None:
+            tokens = tokens if valid is None else torch.where(valid, tokens, -1)
+            grid = tokens.reshape(positions if self.config.heads == 1 else (*positions, self.config.heads))
         codes = codes.reshape(*positions, self.config.heads * self.code_dim)
         quantized = self._assemble(codes, mask, in_rows).to(latents.dtype)
         stats["nonfinite"] = nonfinite
         output = Quantized(
             quantized=quantized,
-            tokens=grid.squeeze(-1) if self.config.heads == 1 else grid,
-            loss=torch.stack([term.to(torch.float32) for term in losses.values()]).sum(),
+            tokens=grid,
+            loss=sum((term.to(torch.float32) for term in losses.values()), start=torch.zeros((), device=rows.device)),
             losses=losses,
             stats=stats,
             record=Record(latents=flat.detach(), tokens=tokens, valid=valid),
@@ -154,6 +156,7 @@ class Quantizer(nn.Module):
 
     def decode(self, tokens: Tensor) -> Tensor:
         """tokens as `forward` gives them → quantized latents in the layer's layout. −1 decodes to zeros."""
+        self.require_codebook()
         heads = self.config.heads
         if tokens.dim() < 1:
             raise ArcvqError("expected tokens (B, *spatial), got a single number: give it a batch dimension")
@@ -180,7 +183,14 @@ class Quantizer(nn.Module):
             )
         if not outputs:
             raise ArcvqError("after_step needs the outputs of this step's forward passes, e.g. after_step(output)")
-        self.upkeep([output.record for output in outputs])
+        self.keep_up([output.record for output in outputs])
+
+    def keep_up(self, records: Sequence[Record]) -> None:
+        """The upkeep of one optimizer step; of frozen codes nothing but their time."""
+        if self.frozen:
+            Quantizer.upkeep(self, records)
+        else:
+            self.upkeep(records)
 
     def attach(self, optimizer: Optimizer) -> Attachment:
         """Let an eager loop's optimizer do the upkeep after each of its steps. `remove_attachment()` ends it."""
@@ -196,6 +206,14 @@ class Quantizer(nn.Module):
 
     # ---- shared pieces --------------------------------------------------------------------------------------------------
 
+    def require_codebook(self) -> Tensor:
+        """The codebook, or one line that says there is none."""
+        if self.codebook is None:
+            raise ArcvqError(
+                f"{type(self).__name__} is continuous: it has no codes and no tokens; reconstruct images with it instead"
+            )
+        return self.codebook
+
     @property
     def synchronizes(self) -> bool:
         """Training sees the global batch; evaluation never waits for another process."""
@@ -207,7 +225,7 @@ class Quantizer(nn.Module):
         return distributed.sum_over_processes(counts) if self.synchronizes else counts
 
     def shard_weight(self, latents: Tensor, valid: Tensor | None) -> Tensor:
-        """What makes a mean over this process's tokens a part of the mean over everyone's."""
+        """What makes a mean over this process's tokens a part of the mean over everyone's. Waits for them: only when it synchronizes."""
         return distributed.shard_weight(self.token_count(latents, valid))
 
     def token_count(self, latents: Tensor, valid: Tensor | None) -> Tensor:
@@ -215,6 +233,20 @@ class Quantizer(nn.Module):
         if valid is None:
             return torch.full((), latents.shape[0], dtype=torch.float32, device=latents.device)
         return valid.sum().to(torch.float32)
+
+    def token_mean(self, values: Tensor, valid: Tensor | None) -> Tensor:
+        """Of one value per token (N,): this process's part of the mean over everyone's, for a loss."""
+        total = (values if valid is None else torch.where(valid, values, 0.0)).sum()
+        mean = total / self.token_count(values, valid).clamp(min=1)
+        return mean * self.shard_weight(values, valid) if self.synchronizes else mean
+
+    def global_mean(self, values: Tensor, valid: Tensor | None) -> Tensor:
+        """The mean over everyone's tokens, for a statistic."""
+        total = (values if valid is None else torch.where(valid, values, 0.0)).detach().sum()
+        count = self.token_count(values, valid)
+        if self.synchronizes:
+            total, count = distributed.sum_over_processes(total), distributed.sum_over_processes(count)
+        return total / count.clamp(min=1)
 
     def token_stats(self, tokens: Tensor, valid: Tensor | None) -> dict[str, Tensor]:
         counts = self.global_counts(tokens if valid is None else torch.where(valid, tokens, -1))
@@ -231,14 +263,14 @@ class Quantizer(nn.Module):
 
     def to_code_space(self, rows: Tensor) -> Tensor:
         """(B, *spatial, dim) → (N, code_dim)."""
-        return _through(self.project_in, rows).reshape(-1, self.code_dim)
+        return through(self.project_in, rows).reshape(-1, self.code_dim)
 
     def _assemble(self, codes: Tensor, mask: Tensor | None, in_rows: bool = False) -> Tensor:
         """(B, *spatial, heads · code_dim) → out through the projection, padding zeroed, in the layer's layout.
 
         `in_rows`: each position's vector in one piece, as channels-last latents lie.
         """
-        rows = _through(self.project_out, codes)
+        rows = through(self.project_out, codes)
         if mask is not None:
             rows = torch.where(mask.unsqueeze(-1), rows, 0.0)
         if self.config.channel_last:
@@ -271,7 +303,7 @@ class Quantizer(nn.Module):
         return f"dim={self.dim}, {self.config}"
 
 
-def _through(projection: nn.Module, rows: Tensor) -> Tensor:
+def through(projection: nn.Module, rows: Tensor) -> Tensor:
     """Half or double latents meet the projection in its own dtype (autocast then does as it likes)."""
     return projection(rows.to(projection.weight.dtype)) if isinstance(projection, nn.Linear) else rows
 

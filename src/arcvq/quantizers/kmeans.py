@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from arcvq.errors import ArcvqError
-from arcvq.functional import Metric, assign, token_counts, unit
+from arcvq.functional import Metric, assign, token_counts, token_sums, unit
 
 
 @torch.no_grad()
@@ -34,7 +34,7 @@ def kmeans(
     for _ in range(iterations):
         tokens = assign(points, centres, metric)
         sizes = token_counts(tokens, clusters)
-        sums = torch.zeros_like(centres).index_add_(0, tokens, points)
+        sums = token_sums(points, tokens, clusters)
         centres = torch.where((sizes > 0).unsqueeze(1), sums / sizes.clamp(min=1).unsqueeze(1), centres)
         if clusters <= count:
             _fill_empty(centres, sizes, points, tokens)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,8 +15,24 @@ class Record:
     """What upkeep needs of a forward pass: flattened, detached, at the codes' own width."""
 
     latents: Tensor  # (N, code_dim)
-    tokens: Tensor  # (N,) int64; −1 where the position is padding
+    tokens: Tensor | None  # (N,) int64; −1 where the position is padding; None where there are no codes
     valid: Tensor | None  # (N,) bool, when a mask was given
+
+    @staticmethod
+    def join(records: Sequence[Record]) -> Record:
+        """The micro-batches of one step as one."""
+        if len(records) == 1:
+            return records[0]
+        masks = [
+            torch.ones(len(r.latents), dtype=torch.bool, device=r.latents.device) if r.valid is None else r.valid
+            for r in records
+        ]
+        tokens = [record.tokens for record in records if record.tokens is not None]
+        return Record(
+            latents=torch.cat([record.latents for record in records]),
+            tokens=torch.cat(tokens) if tokens else None,
+            valid=None if all(record.valid is None for record in records) else torch.cat(masks),
+        )
 
 
 @dataclass
@@ -23,13 +40,13 @@ class Quantized:
     """Also unpacks as `quantized, tokens, loss = quantizer(latents)`."""
 
     quantized: Tensor  # like the latents; to the bit what `decode(tokens)` gives (in the latents' dtype)
-    tokens: Tensor  # (B, *spatial), or (B, *spatial, heads) when there are several heads
+    tokens: Tensor | None  # (B, *spatial), or (B, *spatial, heads) with several heads; None where there are no codes
     loss: Tensor  # the sum of `losses`, to be added to the reconstruction loss
     losses: dict[str, Tensor]  # each term by name, weighted
     stats: dict[str, Tensor]  # things to look at: perplexity, nonfinite, arc_weight, ball_radius, ...
     record: Record  # for after_step
 
-    def __iter__(self) -> Iterator[Tensor]:
+    def __iter__(self) -> Iterator[Any]:
         return iter((self.quantized, self.tokens, self.loss))
 
 

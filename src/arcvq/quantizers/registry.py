@@ -9,9 +9,30 @@ from arcvq.config import nearest, parse
 from arcvq.errors import ArcvqError
 from arcvq.quantizers.arcvq import ArcVQ
 from arcvq.quantizers.base import Quantizer
+from arcvq.quantizers.cvq import CVQ
+from arcvq.quantizers.emavq import EMAVQ
+from arcvq.quantizers.fsq import FSQ
+from arcvq.quantizers.gaussian import Gaussian
+from arcvq.quantizers.hvq import HVQ
+from arcvq.quantizers.lfq import LFQ
+from arcvq.quantizers.simvq import SimVQ
+from arcvq.quantizers.sq import SQ
+from arcvq.quantizers.vmf import VonMisesFisher
 from arcvq.quantizers.vq import VQ
 
-QUANTIZERS: dict[str, type[Quantizer]] = {"vq": VQ, "arcvq": ArcVQ}
+QUANTIZERS: dict[str, type[Quantizer]] = {
+    "vq": VQ,
+    "arcvq": ArcVQ,
+    "cvq": CVQ,
+    "emavq": EMAVQ,
+    "hvq": HVQ,
+    "simvq": SimVQ,
+    "sq": SQ,
+    "fsq": FSQ,
+    "lfq": LFQ,
+    "gaussian": Gaussian,
+    "vmf": VonMisesFisher,
+}
 
 
 def quantizer_class(name: str) -> type[Quantizer]:

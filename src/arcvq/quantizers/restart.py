@@ -35,19 +35,32 @@ def restart_(
 ) -> Tensor:
     """Update the running share (K,) with this step's counts (K,), move the dead codes, and say which they were.
 
-    No host read. Counts are global; the candidates come from the first process, so all codebooks stay the same.
+    No host read. Counts are global, and all processes draw the same candidates, so all codebooks stay the same.
     """
     total = counts.sum().clamp(min=1)
     share.lerp_(counts.to(share.dtype) / total, 1 - restart.decay)
     codes = codebook.shape[0]
     dead = share < restart.threshold / codes
-    candidates = latents.new_zeros(codes, latents.shape[1])
-    if latents.shape[0]:  # a process whose share of the last batch is empty has nothing to offer
-        candidates = latents[_random_rows(latents.shape[0], codes, valid, latents.device)]
-    candidates = distributed.from_first_process(candidates.to(codebook.dtype))  # (K, D)
+    candidates = random_latents(latents, valid, codes).to(codebook.dtype)  # (K, D)
     codebook.copy_(torch.where(dead.unsqueeze(1), candidates, codebook))
     share.copy_(torch.where(dead, 1 / codes, share))
     return dead
+
+
+@torch.no_grad()
+def random_latents(latents: Tensor, valid: Tensor | None, count: int) -> Tensor:
+    """`count` latents (count, D) drawn with replacement from all processes' (N, D), the same on each; zeros when there is none."""
+    rows = latents.shape[0]
+    drawn = latents.new_zeros(count, latents.shape[1])
+    if rows:  # a process whose share of the batch is empty has nothing to offer
+        drawn = latents[_random_rows(rows, count, valid, latents.device)]
+    if distributed.world_size() == 1:
+        return drawn
+    offers = torch.full((), rows, device=latents.device) if valid is None else valid.sum()
+    ends = distributed.gather(offers.to(torch.float64)).cumsum(dim=0)  # (W,)
+    where = distributed.from_first_process(torch.rand(count, dtype=torch.float64, device=latents.device)) * ends[-1]
+    process = torch.searchsorted(ends, where, right=True).clamp(max=ends.shape[0] - 1)
+    return distributed.gather(drawn)[process, torch.arange(count, device=latents.device)]
 
 
 def _random_rows(rows: int, count: int, valid: Tensor | None, device: torch.device) -> Tensor:

@@ -168,10 +168,10 @@ class Samp(nn.Module):
         return arc_finish(arc_merge(shards, arc.scale), margin=arc.margin, monotone=arc.monotone, **settings)
 
     @torch.no_grad()
-    def bound_(self, codebook: Tensor, step: Tensor) -> Tensor | None:
-        """Scale the codes outside the ball back onto it; which ones they were, or None without a ball."""
+    def bound_(self, codebook: Tensor, step: Tensor, *companions: Tensor) -> Tensor | None:
+        """Scale the codes outside the ball back onto it, and companions with them; which they were, or None without a ball."""
         radius = self.radius(step)
-        return None if radius is None else ball_bound_(codebook, radius)
+        return None if radius is None else ball_bound_(codebook, radius, *companions)
 
     @property
     def observes(self) -> bool:

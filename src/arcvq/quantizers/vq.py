@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,8 +15,7 @@ from arcvq.functional import (
     Backend,
     Metric,
     assign,
-    entropy_loss,
-    entropy_statistics,
+    rotate,
     straight_through,
     token_counts,
     unit,
@@ -25,31 +24,23 @@ from arcvq.functional import (
 from arcvq.functional.chunks import check_backend
 from arcvq.functional.similarity import check_metric
 from arcvq.quantizers.base import Quantizer, QuantizerConfig, host_may_read
+from arcvq.quantizers.entropy import Entropy, entropy_term
 from arcvq.quantizers.kmeans import kmeans
 from arcvq.quantizers.quantized import Record
 from arcvq.quantizers.restart import Restart, restart_
 from arcvq.quantizers.samp import Arc, Ball, Samp
 
-
-@dataclass(frozen=True, kw_only=True)
-class Entropy:
-    """mean_i H(p_i) − H(mean_i p_i) over soft assignments p = softmax(score / temperature), times weight."""
-
-    weight: float = 0.1
-    temperature: float = 0.01
-
-    def __post_init__(self) -> None:
-        if not self.temperature > 0:
-            raise ArcvqError(f"entropy: the temperature must be positive, got {self.temperature}")
+Start = Literal["uniform", "unit-sphere", "normal", "scaled-normal", "kmeans"]
 
 
 @dataclass(kw_only=True)
 class VQConfig(QuantizerConfig):
     """Options of VQ beyond those every quantizer has.
 
+    estimator          how the decoder's gradient reaches the latents: straight-through, or rotation (Fifty et al., ICLR 2025)
     metric             how a code is chosen: euclidean (Eq. 1) or cosine (Eq. 9). The decoder gets the raw code either way
     start              uniform: Unif(−1/K, 1/K); unit-sphere: Unif(−1, 1) scaled to norm 1 (Eq. 4); normal: N(0, 1);
-                       kmeans: centres of the first latents, see `kmeans_start_`
+                       scaled-normal: N(0, 1/D); kmeans: centres of the first latents, see `kmeans_start_`
     codebook_weight    on mean (e − sg z)²
     commitment_weight  on mean (sg e − z)², the paper's β
     legacy             the two weights swapped, as old VQGAN checkpoints were trained
@@ -60,7 +51,8 @@ class VQConfig(QuantizerConfig):
     """
 
     metric: Metric = "euclidean"
-    start: Literal["uniform", "unit-sphere", "normal", "kmeans"] = "uniform"
+    start: Start = "uniform"
+    estimator: Literal["straight-through", "rotation"] = "straight-through"
     codebook_weight: float = 1.0
     commitment_weight: float = 0.25
     legacy: bool = False
@@ -78,44 +70,74 @@ class VQConfig(QuantizerConfig):
 
 
 class VQ(Quantizer):
-    """`VQ(dim=64, codebook_size=512)`: the quantizer of VQ-VAE. Options: see VQConfig."""
+    """`VQ(dim=64, codebook_size=512)`: the quantizer of VQ-VAE. Options: see VQConfig.
+
+    Its kin say where the codes live (`make_codebook`), what moves them without a gradient (`move_`), and what they pay
+    (`code_losses`); search, estimator, SAMP, entropy term, restarts and their order are the same for all.
+    """
 
     Config = VQConfig
     config: VQConfig
+    codebook: Tensor
+    # Whether `move_` has something to do.
+    moves_codes: ClassVar[bool] = False
     started: Tensor
     share: Tensor
 
     def __init__(self, dim: int, codebook_size: int = 512, **options: Any) -> None:
         super().__init__(dim, codebook_size, **options)
         config = self.config
-        self.codebook = nn.Parameter(_start(config, self.code_dim))
+        self.make_codebook()
         self.samp = Samp(config.ball, config.arc, total_steps=config.total_steps, backend=config.backend)
         if config.start == "kmeans":
             self.register_buffer("started", torch.tensor(False))
         if config.restart:
             self.register_buffer("share", torch.full((config.codebook_size,), 1 / config.codebook_size))
 
-    def quantize(
-        self, latents: Tensor, valid: Tensor | None
-    ) -> tuple[Tensor, Tensor, dict[str, Tensor], dict[str, Tensor]]:
-        config = self.config
-        self._check_started()
-        tokens = assign(latents, self.codebook, config.metric, config.backend)  # (N,)
-        codes = self.lookup(tokens)  # (N, code_dim)
-        losses, stats = {}, self.token_stats(tokens, valid)
+    # ---- what its kin say -----------------------------------------------------------------------------------------------
 
-        # Eq. 3, second and third term
+    def make_codebook(self) -> None:
+        """Here the codes are a parameter, for the optimizer to train."""
+        self.codebook = nn.Parameter(self.starting_codes())
+
+    def move_(self, step: Record, counts: Tensor) -> None:
+        """Move codes by the latents and tokens of a step; counts (K,) are those of all processes. Under no_grad."""
+
+    def restart_(self, latents: Tensor, valid: Tensor | None, counts: Tensor, restart: Restart) -> Tensor:
+        """Move dead codes; which they were."""
+        return restart_(self.codebook, self.share, counts, latents, valid, restart)
+
+    def bound_(self) -> None:
+        """Every code into the ball of this step."""
+        self.samp.bound_(self.codebook, self.step)
+
+    def code_losses(self, latents: Tensor, codes: Tensor, codebook: Tensor, valid: Tensor | None) -> dict[str, Tensor]:
+        """Eq. 3, second and third term, over the global batch."""
+        config = self.config
         pair = (latents, codes) if config.loss_space == "raw" else (unit(latents.float()), unit(codes.float()))
         terms = vq_loss(*pair, config.codebook_weight, config.commitment_weight, config.legacy, valid)
         if self.synchronizes:
             share = self.shard_weight(latents, valid)
             terms = {name: term * share for name, term in terms.items()}
-        losses.update(terms)
+        return terms
+
+    # ---- the same for all -----------------------------------------------------------------------------------------------
+
+    def quantize(
+        self, latents: Tensor, valid: Tensor | None
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor], dict[str, Tensor]]:
+        config = self.config
+        self._check_started()
+        codebook = self.codebook  # (K, code_dim); computed, in some quantizers: so only once
+        tokens = assign(latents, codebook, config.metric, config.backend)  # (N,)
+        codes = nn.functional.embedding(tokens, codebook)  # (N, code_dim)
+        stats = self.token_stats(tokens, valid)
+        losses = self.code_losses(latents, codes, codebook, valid)
 
         # γ(t) · L_A, Eq. 13
         weight = self.samp.weight(self.step)
         if weight is not None and self.training:
-            arc = self.samp.loss(latents, self.codebook, valid, self.synchronizes)
+            arc = self.samp.loss(latents, codebook, valid, self.synchronizes)
             losses["arc"] = weight * arc
             stats.update(arc_loss=arc.detach(), arc_weight=weight)
         radius = self.samp.radius(self.step)
@@ -123,22 +145,27 @@ class VQ(Quantizer):
             stats["ball_radius"] = radius
 
         if config.entropy is not None and self.training:
-            losses["entropy"] = config.entropy.weight * self._entropy(latents, valid, config.entropy.temperature)
-        return straight_through(codes, latents), tokens, losses, stats
+            losses["entropy"] = entropy_term(
+                self, config.entropy, latents, codebook, valid, config.metric, config.backend
+            )
+        estimate = straight_through if config.estimator == "straight-through" else rotate
+        return estimate(codes, latents), tokens, losses, stats
 
     def upkeep(self, records: Sequence[Record]) -> None:
         super().upkeep(records)
+        restart = self.config.restart
         with torch.no_grad():
-            if self.config.restart or self.samp.observes:
-                tokens = torch.cat([record.tokens for record in records])
+            if self.moves_codes or restart or self.samp.observes:
+                step = Record.join(records)
+                assert step.tokens is not None
                 # Of all processes whatever the mode: upkeep belongs to training, even when it is called after an eval().
-                counts = distributed.sum_over_processes(token_counts(tokens, self.config.codebook_size))
-                if self.config.restart:
-                    last = records[-1]
-                    restart_(self.codebook, self.share, counts, last.latents, last.valid, self.config.restart)
+                counts = distributed.sum_over_processes(token_counts(step.tokens, self.config.codebook_size))
+                self.move_(step, counts)
+                if restart:
+                    self.restart_(records[-1].latents, records[-1].valid, counts, restart)
                 self.samp.observe_(counts)
             # Last, so that whatever moved a code leaves it inside the ball: step number t is bounded by M(t).
-            self.samp.bound_(self.codebook, self.step)
+            self.bound_()
 
     @torch.no_grad()
     def kmeans_start_(self, latents: Tensor, iterations: int = 10, seed: int = 0) -> None:
@@ -152,18 +179,9 @@ class VQ(Quantizer):
         size = self.config.codebook_size
         centres = kmeans(points, size, metric=self.config.metric, iterations=iterations, seed=seed)
         self.codebook.copy_(distributed.from_first_process(centres.to(self.codebook.dtype)))
-        self.samp.bound_(self.codebook, self.step)
+        self.bound_()
         if self.config.start == "kmeans":
             self.started.fill_(True)
-
-    def _entropy(self, latents: Tensor, valid: Tensor | None, temperature: float) -> Tensor:
-        config = self.config
-        entropy, share = entropy_statistics(latents, self.codebook, temperature, config.metric, config.backend, valid)
-        count = self.token_count(latents, valid)
-        if self.synchronizes:
-            entropy, share = distributed.gather(entropy).sum(0), distributed.gather(share).sum(0)
-            count = distributed.sum_over_processes(count)
-        return entropy_loss(entropy, share, count.clamp(min=1))
 
     def _check_started(self) -> None:
         waiting = self.config.start == "kmeans" and self.training and host_may_read(self.started)
@@ -172,11 +190,11 @@ class VQ(Quantizer):
                 "start is kmeans but the codebook has not seen any latents: call kmeans_start_(latents) before training"
             )
 
-
-def _start(config: VQConfig, code_dim: int) -> Tensor:
-    shape = (config.codebook_size, code_dim)
-    if config.start == "unit-sphere":
-        return unit(torch.empty(shape).uniform_(-1, 1))
-    if config.start == "normal":
-        return torch.randn(shape)
-    return torch.empty(shape).uniform_(-1 / config.codebook_size, 1 / config.codebook_size)
+    def starting_codes(self) -> Tensor:
+        """(K, code_dim), as `start` says."""
+        shape = (self.config.codebook_size, self.code_dim)
+        if self.config.start == "unit-sphere":
+            return unit(torch.empty(shape).uniform_(-1, 1))
+        if self.config.start in ("normal", "scaled-normal"):
+            return torch.randn(shape) * (1.0 if self.config.start == "normal" else self.code_dim**-0.5)
+        return torch.empty(shape).uniform_(-1 / shape[0], 1 / shape[0])

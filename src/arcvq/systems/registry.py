@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 from arcvq.config import nearest, parse
 from arcvq.errors import ArcvqError
 from arcvq.objectives import ReconstructionConfig
-from arcvq.quantizers import VQConfig, quantizer_class
+from arcvq.quantizers import QuantizerConfig, quantizer_class
 from arcvq.systems.config import DataConfig, TrainingConfig
-from arcvq.tokenizers import SmallTrunkConfig, Tokenizer
+from arcvq.tokenizers import SmallTrunkConfig, Tokenizer, tokenizer_class
 
 
 @dataclass(kw_only=True)
@@ -27,7 +27,7 @@ class System:
     name: str | None = None  # what tables call this configuration; the preset's name, or the system's
     data: DataConfig = field(default_factory=DataConfig)
     tokenizer: SmallTrunkConfig = field(default_factory=SmallTrunkConfig)
-    quantizer: VQConfig = field(default_factory=VQConfig)
+    quantizer: QuantizerConfig = field(default_factory=QuantizerConfig)
     objective: ReconstructionConfig = field(default_factory=ReconstructionConfig)
     training: TrainingConfig = field(default_factory=lambda: TrainingConfig(epochs=500))
 
@@ -36,14 +36,24 @@ class System:
         return self.name or self.system
 
     def build_tokenizer(self, channels: int, image_size: tuple[int, int], total_steps: int) -> Tokenizer:
-        """A fresh, untrained tokenizer for such images; `total_steps` completes schedules that need the planned length."""
+        """A fresh, untrained tokenizer for such images; fills in what the quantizer wants to know of them and of the run's length."""
         if self.quantizer.channel_last:
             raise ArcvqError("quantizer.channel_last: a tokenizer's latents have their channels first; leave it out")
+        down = self.tokenizer.downsampling
+        known = {
+            "total_steps": self.quantizer_steps(total_steps),
+            "positions": (image_size[0] // down) * (image_size[1] // down),
+            "elements": channels * down**2,  # behind one position
+        }
         options = {f.name: getattr(self.quantizer, f.name) for f in dataclasses.fields(self.quantizer)}
-        if options["total_steps"] is None:
-            options["total_steps"] = total_steps
+        options |= {name: value for name, value in known.items() if name in options and options[name] is None}
         quantizer = quantizer_class(self.quantizer_name)(self.tokenizer.latent_dim, **options)
-        return Tokenizer(channels, self.tokenizer, quantizer, image_size=image_size, system=self.system)
+        cls = tokenizer_class(self.tokenizer.trunk)
+        return cls(channels, self.tokenizer, quantizer, image_size=image_size, system=self.system)
+
+    def quantizer_steps(self, total_steps: int) -> int:
+        """Over how many of the run's optimizer steps the quantizer's schedules stretch."""
+        return total_steps
 
 
 SYSTEMS: dict[str, type[System]] = {}

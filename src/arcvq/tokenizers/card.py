@@ -11,21 +11,31 @@ if TYPE_CHECKING:
 
 def model_card(tokenizer: Tokenizer, notes: dict[str, Any]) -> str:
     """Markdown with the Hub's header. `notes` are extra rows: data set, steps, measured metrics with their protocol."""
-    config = tokenizer.quantizer.config
+    quantizer = tokenizer.quantizer
+    codes = "no codes"
+    if quantizer.codebook is not None:
+        codes = f"{quantizer.config.codebook_size} codes of width {quantizer.code_dim}"
     rows: dict[str, Any] = {
         "system": tokenizer.system or "not recorded",
-        "quantizer": f"{type(tokenizer.quantizer).__name__}, {config.codebook_size} codes of width {tokenizer.quantizer.code_dim}",
+        "quantizer": f"{type(quantizer).__name__}, {codes}",
         "parameters": f"{sum(p.numel() for p in tokenizer.parameters()):,}",
         "downsampling": f"{tokenizer.downsampling}×",
         "channels": tokenizer.channels,
     }
     if tokenizer.image_size:
         height, width = tokenizer.image_size
-        tokens = (height // tokenizer.downsampling) * (width // tokenizer.downsampling) * config.heads
         rows["image size"] = f"{height}×{width}"
-        rows["tokens per image"] = tokens
-        rows["bits per image"] = f"{tokens * math.log2(config.codebook_size):.0f}"
+        if quantizer.codebook is not None:
+            tokens = tokenizer.tokens_per_image(height, width)
+            rows["tokens per image"] = tokens
+            rows["bits per image"] = f"{tokens * math.log2(quantizer.config.codebook_size):.0f}"
     rows.update(notes)
+    what, how = (
+        "Images to discrete tokens and back.",
+        "tokens = tokenizer.encode(images)\nimages = tokenizer.decode(tokens)",
+    )
+    if quantizer.codebook is None:
+        what, how = "Images through a continuous bottleneck and back.", "images = tokenizer.reconstruct(images)"
     table = "\n".join(f"| {name} | {value} |" for name, value in rows.items())
     return f"""---
 library_name: arcvq
@@ -33,14 +43,13 @@ tags: [image-tokenizer, vector-quantization, arcvq]
 ---
 # {tokenizer.system or "arcvq"} tokenizer
 
-Images to discrete tokens and back. Images are float tensors (B, {tokenizer.channels}, H, W) in [-1, 1].
+{what} Images are float tensors (B, {tokenizer.channels}, H, W) in [-1, 1].
 
 ```python
 from arcvq import Tokenizer
 
 tokenizer = Tokenizer.from_pretrained("PATH_OR_HUB_ID")
-tokens = tokenizer.encode(images)
-images = tokenizer.decode(tokens)
+{how}
 ```
 
 | | |

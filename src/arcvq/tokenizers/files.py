@@ -137,7 +137,7 @@ def decode_tokens(
 
 def fingerprint(tokenizer: Tokenizer) -> str:
     """Sixteen hex digits of the codebook: tokens mean nothing under another."""
-    codes = tokenizer.quantizer.codebook.detach().to("cpu", torch.float32).contiguous()
+    codes = tokenizer.quantizer.require_codebook().detach().to("cpu", torch.float32).contiguous()
     return hashlib.sha256(codes.numpy().tobytes()).hexdigest()[:16]
 
 

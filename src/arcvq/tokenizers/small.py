@@ -34,6 +34,11 @@ class SmallTrunkConfig:
         if self.residual_blocks < 0:
             raise ArcvqError(f"residual_blocks must not be negative, got {self.residual_blocks}")
 
+    @property
+    def downsampling(self) -> int:
+        """How many times smaller the latents' sides are than the image's."""
+        return 4
+
 
 class ResidualBlock(nn.Module):
     def __init__(self, width: int, inner: int, skip_activated: bool) -> None:
@@ -48,7 +53,7 @@ class ResidualBlock(nn.Module):
         return (activated if self.skip_activated else x) + update
 
 
-def _residual_stack(config: SmallTrunkConfig) -> nn.Sequential:
+def residual_stack(config: SmallTrunkConfig) -> nn.Sequential:
     blocks = [
         ResidualBlock(config.width, config.residual_width, config.skip_activated) for _ in range(config.residual_blocks)
     ]
@@ -58,8 +63,6 @@ def _residual_stack(config: SmallTrunkConfig) -> nn.Sequential:
 class SmallEncoder(nn.Sequential):
     """(B, C, H, W) in [-1, 1] → latents (B, latent_dim, H/4, W/4)."""
 
-    downsampling = 4
-
     def __init__(self, channels: int, config: SmallTrunkConfig) -> None:
         width = config.width
         super().__init__(
@@ -68,7 +71,7 @@ class SmallEncoder(nn.Sequential):
             nn.Conv2d(width // 2, width, 4, stride=2, padding=1),  # H/4
             nn.ReLU(),
             nn.Conv2d(width, width, 3, padding=1),
-            _residual_stack(config),
+            residual_stack(config),
             nn.Conv2d(width, config.latent_dim, 1),
         )
 
@@ -80,7 +83,7 @@ class SmallDecoder(nn.Sequential):
         width = config.width
         super().__init__(
             nn.Conv2d(config.latent_dim, width, 3, padding=1),
-            _residual_stack(config),
+            residual_stack(config),
             nn.ConvTranspose2d(width, width // 2, 4, stride=2, padding=1),  # 2h
             nn.ReLU(),
             nn.ConvTranspose2d(width // 2, channels, 4, stride=2, padding=1),  # 4h

@@ -23,7 +23,9 @@ FORMAT = "arcvq-tokenizer-1"
 # What a saved tokenizer's folder holds, and what its config.json may.
 FILES = ("config.json", "model.safetensors", "README.md")
 KEYS = ("format", "system", "channels", "image_size", "tokenizer", "quantizer_name", "quantizer")
-TRUNKS = {"small": (SmallTrunkConfig, SmallEncoder, SmallDecoder)}
+# A trunk's options, encoder and decoder; and which class serves it, where that is not Tokenizer itself.
+TRUNKS: dict[str, tuple[type[SmallTrunkConfig], Any, Any]] = {"small": (SmallTrunkConfig, SmallEncoder, SmallDecoder)}
+CLASSES: dict[str, type[Tokenizer]] = {}
 # Trained tokenizers that travel inside the package, by name.
 EMBEDDED = ("tiny",)
 
@@ -59,11 +61,15 @@ class Tokenizer(nn.Module):
         self.encoder = encoder(channels, trunk)
         self.quantizer = quantizer
         self.decoder = decoder(channels, trunk)
-        self.downsampling: int = encoder.downsampling
+        self.downsampling = trunk.downsampling
 
     def forward(self, images: Tensor) -> tuple[Tensor, Quantized]:
         quantized = self.quantize(self.latents(images))
-        return self.decoder(quantized.quantized), quantized
+        return self.to_images(quantized.quantized), quantized
+
+    def after_step(self, *outputs: Quantized) -> None:
+        """The quantizer's upkeep, once after each optimizer step, with the outputs of that step's micro-batches."""
+        self.quantizer.after_step(*outputs)
 
     def encode(self, images: Tensor, *, precision: Precision = "fp32", batch_size: int | None = None) -> Tensor:
         """Images (B, C, H, W) in [-1, 1] → tokens (B, h, w), int64.
@@ -72,14 +78,20 @@ class Tokenizer(nn.Module):
         and another precision than fp32 moves some. Images go through `batch_size` at a time: by default, as many as keep the
         device busy and fit.
         """
+        self.quantizer.require_codebook()
         self._check(images)
+
+        def work(part: Tensor) -> Tensor:
+            tokens = self._through(part, precision).tokens
+            assert tokens is not None
+            return tokens
+
         with self._inference(precision):
-            return self._in_batches(
-                lambda part: self._tokens(part, precision).tokens, images, batch_size, images.shape[-2:]
-            )
+            return self._in_batches(work, images, batch_size, images.shape[-2:])
 
     def decode(self, tokens: Tensor, *, precision: Precision = "fp32", batch_size: int | None = None) -> Tensor:
         """Tokens (B, h, w) → images (B, C, H, W), in [-1, 1]. `precision` and `batch_size` as in `encode`."""
+        self.quantizer.require_codebook()
         expected = 3 + (self.quantizer.config.heads > 1)
         if tokens.dim() != expected:
             shape = "(B, h, w)" if expected == 3 else "(B, h, w, heads)"
@@ -97,7 +109,7 @@ class Tokenizer(nn.Module):
         self._check(images)
 
         def work(part: Tensor) -> Tensor:
-            return self._images(self._tokens(part, precision).quantized, precision)
+            return self._images(self._through(part, precision).quantized, precision)
 
         with self._inference(precision):
             return self._in_batches(work, images, batch_size, images.shape[-2:])
@@ -107,8 +119,8 @@ class Tokenizer(nn.Module):
         if channels_last:
             self.to(memory_format=torch.channels_last)
         if compile:
-            self.encoder.compile()
-            self.decoder.compile()
+            for part in self._convolutions():
+                part.compile()
         return self
 
     def latents(self, images: Tensor) -> Tensor:
@@ -121,20 +133,24 @@ class Tokenizer(nn.Module):
 
     def decode_latents(self, latents: Tensor) -> Tensor:
         """Latents (B, D, h, w), as a prior makes them, are quantized first, then decoded: images in [-1, 1]."""
-        return self.decoder(self.quantize(latents).quantized).clamp(-1, 1)
+        return self.to_images(self.quantize(latents).quantized).clamp(-1, 1)
+
+    def to_images(self, quantized: Tensor) -> Tensor:
+        """Quantized latents (B, D, h, w) → images, not clamped."""
+        return self.decoder(quantized)
 
     def batch_size(self, height: int, width: int) -> int:
         """How many images of this size `encode` and `decode` take at a time unless told."""
         return images_at_once(height, width, self.trunk.width, self.device)
 
-    def _tokens(self, images: Tensor, precision: Precision) -> Quantized:
+    def _through(self, images: Tensor, precision: Precision) -> Quantized:
         with trunk_precision(precision, self.device):
-            latents = self.encoder(images.to(self.device, self.dtype))
+            latents = self.latents(images)
         return self.quantize(latents.to(self.dtype))
 
     def _images(self, quantized: Tensor, precision: Precision) -> Tensor:
         with trunk_precision(precision, self.device):
-            images = self.decoder(quantized)
+            images = self.to_images(quantized)
         return images.to(self.dtype).clamp(-1, 1)
 
     def _in_batches(
@@ -144,6 +160,10 @@ class Tokenizer(nn.Module):
             raise ArcvqError(f"batch_size must be at least 1, got {batch_size}")
         parts = whole.split(batch_size or self.batch_size(*size))
         return work(whole) if len(parts) < 2 else torch.cat([work(part) for part in parts])
+
+    def _convolutions(self) -> list[nn.Module]:
+        """All of the trunk: what lies outside quantizers."""
+        return [self.encoder, self.decoder]
 
     @contextmanager
     def _inference(self, precision: str) -> Iterator[None]:
@@ -156,6 +176,11 @@ class Tokenizer(nn.Module):
                 yield
         finally:
             self.quantizer.train(was_training)
+
+    def tokens_per_image(self, height: int, width: int) -> int:
+        """How many tokens an image of this size becomes; 0 when the bottleneck is continuous."""
+        positions = (height // self.downsampling) * (width // self.downsampling)
+        return 0 if self.quantizer.codebook is None else positions * self.quantizer.config.heads
 
     @property
     def side(self) -> int | None:
@@ -204,7 +229,9 @@ class Tokenizer(nn.Module):
             raise
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise ArcvqError(f"the tokenizer's configuration is incomplete or malformed: {error!r}") from None
-        return cls(channels, trunk, quantizer, image_size=image_size, system=config.get("system"))
+        return tokenizer_class(trunk_name)(
+            channels, trunk, quantizer, image_size=image_size, system=config.get("system")
+        )
 
     def save_pretrained(self, directory: str | Path, *, notes: dict[str, Any] | None = None) -> Path:
         """config.json, model.safetensors and a card (README.md), all or nothing; an older save there is replaced."""
@@ -257,6 +284,10 @@ class Tokenizer(nn.Module):
     def check_size(self, height: int, width: int) -> None:
         if height % self.downsampling or width % self.downsampling or not height or not width:
             raise ArcvqError(f"image sides must be multiples of {self.downsampling}, got {height}×{width}")
+
+
+def tokenizer_class(trunk: str) -> type[Tokenizer]:
+    return CLASSES.get(trunk, Tokenizer)
 
 
 def _locate(source: str | Path) -> Path:

@@ -48,9 +48,6 @@ def dry_run(system: System) -> DryRun:
         tokenizer = training.tokenizer
         per_step = min(seconds)
         height, width = training.images.height, training.images.width
-        tokens = (
-            (height // tokenizer.downsampling) * (width // tokenizer.downsampling) * tokenizer.quantizer.config.heads
-        )
         if device.type == "cuda":
             memory, kind = torch.cuda.max_memory_allocated(device), "GPU memory"
         else:
@@ -58,7 +55,7 @@ def dry_run(system: System) -> DryRun:
             memory, kind = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit, "memory of the process"
         return DryRun(
             parameters=sum(p.numel() for p in tokenizer.parameters()),
-            tokens_per_image=tokens,
+            tokens_per_image=tokenizer.tokens_per_image(height, width),
             steps=training.total_steps,
             seconds_per_step=per_step,
             seconds=per_step * training.total_steps,

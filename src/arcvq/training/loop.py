@@ -180,7 +180,7 @@ class TrainingRun:
             self.model,
             self.prepared,
             self.objective,
-            self.tokenizer.quantizer,
+            self.tokenizer,
             self.read,
             self.training.gradient_clip,
             options if alone else None,
@@ -249,7 +249,9 @@ class TrainingRun:
         terms, stats = outcome
         values = {**terms, "loss": torch.stack(list(terms.values())).sum()}
         values |= {
-            name: stats[name] for name in ("perplexity", "arc_weight", "arc_loss", "ball_radius") if name in stats
+            name: stats[name]
+            for name in ("perplexity", "arc_weight", "arc_loss", "ball_radius", "temperature", "variance", "rate")
+            if name in stats
         }
         names = list(values)
         stacked = torch.stack([values[name].float() for name in names] + [stats["nonfinite"].float()])

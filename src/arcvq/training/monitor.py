@@ -83,7 +83,8 @@ class Monitor:
 
     def evaluation(self, step: int, epoch: float, values: dict[str, Any]) -> None:
         self._write({"kind": "eval", "step": step, "epoch": epoch, **values})
-        self._status["usage"] = f"usage {values['usage']:.0%}"
+        if values.get("usage") is not None:
+            self._status["usage"] = f"usage {values['usage']:.0%}"
         self._status["psnr"] = f"{values['psnr']:.2f} dB"
         self.show(step)
         if self._lines:

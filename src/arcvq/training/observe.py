@@ -17,8 +17,11 @@ from arcvq.tokenizers import Tokenizer
 QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
-def observe(tokenizer: Tokenizer, images: Images) -> tuple[dict[str, Any], Tensor]:
-    """Metrics for a line of metrics.jsonl, and how many tokens fell on each code. Changes nothing: not even the mode."""
+def observe(tokenizer: Tokenizer, images: Images) -> tuple[dict[str, Any], Tensor | None]:
+    """Metrics for a line of metrics.jsonl, and how many tokens fell on each code, if there are any.
+
+    Changes nothing: not even the mode.
+    """
     was_training = tokenizer.training
     tokenizer.eval()
     try:
@@ -32,7 +35,6 @@ def observe(tokenizer: Tokenizer, images: Images) -> tuple[dict[str, Any], Tenso
         )
     finally:
         tokenizer.train(was_training)
-    assert result.counts is not None
     return {**result.metrics, **_codebook_state(tokenizer)}, result.counts
 
 
@@ -40,24 +42,28 @@ def reconstructor(tokenizer: Tokenizer) -> Any:
     """What `evaluate` calls: images → (reconstruction, tokens), without gradients."""
 
     @torch.no_grad()
-    def reconstruct(images: Tensor) -> tuple[Tensor, Tensor]:
+    def reconstruct(images: Tensor) -> tuple[Tensor, Tensor | None]:
         # The plain forward, in float32, whatever compilation or autocast the training has wrapped around the call.
         with ieee_convolutions():
-            reconstruction, quantized = Tokenizer.forward(tokenizer, images)
+            reconstruction, quantized = type(tokenizer).forward(tokenizer, images)
         return reconstruction.float(), quantized.tokens
 
     return reconstruct
 
 
-def save_codebook(folder: Path, step: int, tokenizer: Tokenizer, counts: Tensor) -> None:
-    """codebooks/step-*.safetensors: figures need history."""
-    tensors = {"codebook": tokenizer.quantizer.codebook.float(), "counts": counts.to(torch.int64)}
-    write_tensors(folder / f"step-{step:08d}.safetensors", tensors)
+def save_codebook(folder: Path, step: int, tokenizer: Tokenizer, counts: Tensor | None) -> None:
+    """codebooks/step-*.safetensors: figures need history. Nothing where there are no codes."""
+    codebook = tokenizer.quantizer.codebook
+    if codebook is not None and counts is not None:
+        tensors = {"codebook": codebook.float(), "counts": counts.to(torch.int64)}
+        write_tensors(folder / f"step-{step:08d}.safetensors", tensors)
 
 
 @torch.no_grad()
 def _codebook_state(tokenizer: Tokenizer) -> dict[str, Any]:
     quantizer = tokenizer.quantizer
+    if quantizer.codebook is None:
+        return {}
     norms = torch.linalg.vector_norm(quantizer.codebook.float(), dim=1)
     quantiles = torch.quantile(norms, torch.tensor(QUANTILES, device=norms.device)).tolist()
     state: dict[str, Any] = {"norm_quantiles": quantiles, "clipped_share": None}

@@ -13,7 +13,8 @@ from accelerate.optimizer import AcceleratedOptimizer
 from torch import Tensor, nn
 
 from arcvq.data import to_unit
-from arcvq.quantizers import Quantized, Quantizer
+from arcvq.quantizers import Quantized
+from arcvq.tokenizers import Tokenizer
 
 
 class Outcome(NamedTuple):
@@ -28,7 +29,8 @@ class Step:
     """`step(batch)`: pixels, model, losses, gradients, optimizer, upkeep. Leaves no gradient behind.
 
     read             a batch as the loop hands it out → uint8 (b, C, H, W) on the device
-    model            images in [-1, 1] → reconstruction, Quantized
+    model            images in [-1, 1] → reconstruction, Quantized; the tokenizer as Accelerate prepared it
+    tokenizer        the same without the wrapping, for its upkeep
     optimizer        as Accelerate prepared it
     compile_options  forward pass and upkeep each as one compiled function; None: as they are
     """
@@ -37,7 +39,7 @@ class Step:
     model: nn.Module
     optimizer: AcceleratedOptimizer
     objective: Callable[[Tensor, Tensor], Tensor]
-    quantizer: Quantizer
+    tokenizer: Tokenizer
     read: Callable[[Tensor], Tensor]
     gradient_clip: float | None = None
     compile_options: dict[str, Any] | None = None
@@ -78,11 +80,7 @@ class Step:
         return torch.stack(list(losses.values())).sum(), losses, quantized
 
     def upkeep(self, outputs: Sequence[Quantized]) -> None:
-        """In a stage that does not train the codebook only time passes: restarts and bounds would move codes, too."""
-        if self.quantizer.codebook.requires_grad:
-            self.quantizer.after_step(*outputs)
-        else:
-            self.quantizer.step.add_(1)
+        self.tokenizer.after_step(*outputs)
 
 
 def image_layout(device: torch.device) -> torch.memory_format:

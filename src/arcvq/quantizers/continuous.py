@@ -1,0 +1,88 @@
+"""Bottlenecks without codes: a latent is drawn from a posterior whose divergence from the prior is paid for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from arcvq.errors import ArcvqError
+from arcvq.functional.precision import compute_dtype, without_autocast
+from arcvq.quantizers.base import Quantizer, QuantizerConfig, through
+
+
+@dataclass(kw_only=True)
+class ContinuousConfig(QuantizerConfig):
+    """latent_dim  width of the vector z that is drawn
+    weight      β, on the divergence
+    sample      draw in evaluation, too, instead of taking the posterior's mean
+    positions   how many positions share one z: h·w for one z per image, which a system fills in; 1 (also when not given): each its own
+    elements    how many image elements stand behind one position: the loss is a share of the ELBO per element. 1 if not given; a
+                system fills it in
+    """
+
+    codebook_size: int = 0
+    latent_dim: int = 64
+    weight: float = 1.0
+    sample: bool = False
+    positions: int | None = None
+    elements: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("codebook_size", 0), ("heads", 1), ("code_dim", None)):
+            if getattr(self, name) != value:
+                raise ArcvqError(
+                    f"{name}: a continuous bottleneck has no codes; leave it out (latent_dim is its width)"
+                )
+        for name in ("latent_dim", "positions", "elements"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise ArcvqError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.weight < 0:
+            raise ArcvqError(f"weight must not be negative, got {self.weight}")
+
+
+class Continuous(Quantizer):
+    """The contract of a quantizer, except that there is nothing to decode: `codebook` and `tokens` are None."""
+
+    Config = ContinuousConfig
+    config: ContinuousConfig
+
+    def __init__(self, dim: int, codebook_size: int = 0, **options: Any) -> None:
+        super().__init__(dim, codebook_size, **options)
+        self.codebook = None
+        self.positions = self.config.positions or 1
+        self.to_posterior = nn.Linear(self.positions * dim, self.posterior_width())
+        self.from_latent = nn.Linear(self.config.latent_dim, self.positions * dim)
+
+    # ---- what a subclass says -------------------------------------------------------------------------------------------
+
+    def posterior_width(self) -> int:
+        """How many numbers describe one posterior."""
+        raise NotImplementedError
+
+    def posterior(self, parameters: Tensor, draw: bool) -> tuple[Tensor, Tensor]:
+        """parameters (M, posterior_width) → z (M, latent_dim), drawn or the mean, and its divergence from the prior (M,)."""
+        raise NotImplementedError
+
+    # ---------------------------------------------------------------------------------------------------------------------
+
+    def quantize(
+        self, latents: Tensor, valid: Tensor | None
+    ) -> tuple[Tensor, Tensor | None, dict[str, Tensor], dict[str, Tensor]]:
+        """Here N rows are M = N / positions vectors."""
+        config = self.config
+        if valid is not None and self.positions > 1:
+            raise ArcvqError("a vector for each image takes no mask: leave positions out to have one for each position")
+        if latents.shape[0] % self.positions:
+            raise ArcvqError(
+                f"expected {self.positions} positions an image, got {latents.shape[0]} in all: "
+                "a vector for each image fits images of one size only"
+            )
+        parameters = through(self.to_posterior, latents.reshape(-1, self.positions * self.dim))
+        with without_autocast(latents):
+            z, divergence = self.posterior(parameters.to(compute_dtype(parameters)), self.training or config.sample)
+            elements = self.positions * (config.elements or 1)
+            loss = config.weight / elements * self.token_mean(divergence, valid)
+        stats = {"rate": self.global_mean(divergence, valid)}  # nats a vector
+        return through(self.from_latent, z).reshape(-1, self.dim), None, {"divergence": loss}, stats

@@ -1,0 +1,108 @@
+"""CVQ (Zheng and Vedaldi, Online Clustered Codebook, ICCV 2023): codes that few tokens take are drawn to where tokens are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from arcvq import distributed
+from arcvq.errors import ArcvqError
+from arcvq.functional import Metric, anchor_rate, contrastive_loss, nearest_latents
+from arcvq.quantizers.quantized import Record
+from arcvq.quantizers.restart import random_latents
+from arcvq.quantizers.vq import VQ, VQConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contrastive:
+    """Each code nearer to its own tokens than to the farther half of all, times weight. Moves codes, not latents."""
+
+    weight: float = 1.0
+    temperature: float = 0.07
+
+    def __post_init__(self) -> None:
+        if not self.temperature > 0:
+            raise ArcvqError(f"contrastive: the temperature must be positive, got {self.temperature}")
+
+
+@dataclass(kw_only=True)
+class CVQConfig(VQConfig):
+    """VQ's options with cosine selection; beyond them:
+
+    anchor       where a little-used code goes: closest, the latent most similar to it; probrandom, a latent drawn by the softmax
+                 of similarities to it; random, its slot of a pool of K latents that each step fills with random ones
+    decay        of the running shares
+    first_batch  move codes after the first step only
+    contrastive  off unless given
+    """
+
+    metric: Metric = "cosine"
+    anchor: Literal["closest", "random", "probrandom"] = "closest"
+    decay: float = 0.99
+    first_batch: bool = False
+    contrastive: Contrastive | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.decay < 1:
+            raise ArcvqError(f"expected 0 <= decay < 1, got {self.decay}")
+
+
+class CVQ(VQ):
+    """`CVQ(dim=64, codebook_size=512)`. Options: see CVQConfig.
+
+    Anchors are looked for in all micro-batches and all processes of a step. The optimizer's moments of a moved code stay as
+    they are, as in the authors' code. The ball bound comes after the move.
+    """
+
+    Config = CVQConfig
+    config: CVQConfig
+    moves_codes = True
+    usage: Tensor
+    pool: Tensor
+
+    def __init__(self, dim: int, codebook_size: int = 512, **options: Any) -> None:
+        super().__init__(dim, codebook_size, **options)
+        codes = self.config.codebook_size
+        self.register_buffer("usage", torch.zeros(codes))
+        if self.config.anchor == "random":
+            self.register_buffer("pool", torch.empty(codes, self.code_dim).uniform_(-1 / codes, 1 / codes))
+
+    def code_losses(self, latents: Tensor, codes: Tensor, codebook: Tensor, valid: Tensor | None) -> dict[str, Tensor]:
+        losses = super().code_losses(latents, codes, codebook, valid)
+        contrastive = self.config.contrastive
+        if contrastive is not None and self.training:
+            # The order of all tokens matters, so every process looks at them all; it learns the same from them.
+            everyone, real = distributed.gather_rows(latents.detach(), valid) if self.synchronizes else (latents, valid)
+            loss = contrastive_loss(everyone, codebook, self.config.metric, contrastive.temperature, real)
+            losses["contrastive"] = contrastive.weight * loss
+        return losses
+
+    def move_(self, step: Record, counts: Tensor) -> None:
+        total = counts.sum()
+        self.usage.lerp_(counts.to(self.usage.dtype) / total.clamp(min=1), 1 - self.config.decay)
+        rate = torch.where(total > 0, anchor_rate(self.usage, self.config.decay), 0.0)
+        if self.config.first_batch:
+            rate = torch.where(self.step > 1, 0.0, rate)
+        self.codebook.lerp_(
+            self._anchors(step, total).to(self.codebook.dtype), rate.unsqueeze(1).to(self.codebook.dtype)
+        )
+
+    def _anchors(self, step: Record, total: Tensor) -> Tensor:
+        """(K, D), the same on all processes."""
+        config = self.config
+        if config.anchor == "random":
+            codes = config.codebook_size
+            fresh = random_latents(step.latents, step.valid, codes).to(self.pool.dtype)
+            # With fewer tokens than slots only so many slots, chosen at random, are filled anew.
+            slots = distributed.from_first_process(torch.rand(codes, device=self.pool.device)).argsort().argsort()
+            self.pool.copy_(torch.where((slots < total).unsqueeze(1), fresh, self.pool))
+            return self.pool
+        found, score = nearest_latents(
+            self.codebook, step.latents, step.valid, config.metric, config.backend, config.anchor == "probrandom"
+        )
+        best = distributed.gather(score).argmax(dim=0)  # (K,), a process for each code
+        return distributed.gather(found)[best, torch.arange(found.shape[0], device=found.device)]

@@ -1,0 +1,42 @@
+"""The entropy term of a quantizer: tokens sure of their code, codes that share the tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from arcvq import distributed
+from arcvq.errors import ArcvqError
+from arcvq.functional import Backend, Metric, entropy_loss, entropy_statistics
+from arcvq.quantizers.base import Quantizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entropy:
+    """mean_i H(p_i) − H(mean_i p_i) over soft assignments p = softmax(score / temperature), times weight."""
+
+    weight: float = 0.1
+    temperature: float = 0.01
+
+    def __post_init__(self) -> None:
+        if not self.temperature > 0:
+            raise ArcvqError(f"entropy: the temperature must be positive, got {self.temperature}")
+
+
+def entropy_term(
+    quantizer: Quantizer,
+    entropy: Entropy,
+    latents: Tensor,
+    codebook: Tensor,
+    valid: Tensor | None,
+    metric: Metric,
+    backend: Backend,
+) -> Tensor:
+    """Weighted, over the tokens of all processes."""
+    sure, share = entropy_statistics(latents, codebook, entropy.temperature, metric, backend, valid)
+    count = quantizer.token_count(latents, valid)
+    if quantizer.synchronizes:
+        sure, share = distributed.gather(sure).sum(0), distributed.gather(share).sum(0)
+        count = distributed.sum_over_processes(count)
+    return entropy.weight * entropy_loss(sure, share, count.clamp(min=1))

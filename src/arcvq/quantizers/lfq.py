@@ -1,0 +1,75 @@
+"""Lookup-free quantization (LFQ): a token is the signs of its channels; the codebook is the corners of a cube.
+
+Yu et al., Language Model Beats Diffusion: Tokenizer is Key to Visual Generation (MAGVIT-v2), 2023. No code is learnt.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from arcvq.errors import ArcvqError
+from arcvq.functional import Backend, lattice_digits, lattice_tokens, straight_through, vq_loss
+from arcvq.functional.chunks import check_backend
+from arcvq.quantizers.base import Quantizer, QuantizerConfig
+from arcvq.quantizers.entropy import Entropy, entropy_term
+
+
+@dataclass(kw_only=True)
+class LFQConfig(QuantizerConfig):
+    """Options of LFQ beyond those every quantizer has; codebook_size is a power of two, code_dim its number of bits.
+
+    commitment_weight  on mean (sg q − z)²
+    entropy            keeps the bits sure and the codes in use; without it nothing does
+    backend            which body of the entropy term: auto, reference, chunked
+    """
+
+    commitment_weight: float = 0.25
+    entropy: Entropy | None = field(default_factory=Entropy)
+    backend: Backend = "auto"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_backend(self.backend)
+        bits = self.codebook_size.bit_length() - 1
+        if bits < 1 or self.codebook_size != 2**bits:
+            raise ArcvqError(
+                f"codebook_size must be a power of two from 2 on, one bit a channel, got {self.codebook_size}"
+            )
+        if self.code_dim not in (None, bits):
+            raise ArcvqError(f"code_dim must be the number of bits, {bits}, got {self.code_dim}: leave it out")
+        self.code_dim = bits
+
+
+class LFQ(Quantizer):
+    """`LFQ(dim=64, codebook_size=512)`: nine signs behind a linear map to nine channels. Options: see LFQConfig."""
+
+    Config = LFQConfig
+    config: LFQConfig
+    codebook: Tensor
+
+    def __init__(self, dim: int, codebook_size: int = 512, **options: Any) -> None:
+        super().__init__(dim, codebook_size, **options)
+        self.levels = (2,) * self.code_dim
+        corners = 2.0 * lattice_digits(self.levels) - 1
+        self.register_buffer("codebook", corners, persistent=False)  # says nothing that codebook_size does not
+
+    def quantize(
+        self, latents: Tensor, valid: Tensor | None
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor], dict[str, Tensor]]:
+        config = self.config
+        tokens = lattice_tokens((latents.detach() > 0).to(torch.int64), self.levels)
+        codes = self.lookup(tokens)
+        terms = vq_loss(latents, codes, commitment_weight=config.commitment_weight, valid=valid)
+        losses = {"commitment": terms["commitment"]}
+        if self.synchronizes:
+            losses["commitment"] = losses["commitment"] * self.shard_weight(latents, valid)
+        if config.entropy is not None and self.training:
+            # −‖z − c‖² over corners c is 2z·c up to a constant: the published affinity, at the same temperature.
+            losses["entropy"] = entropy_term(
+                self, config.entropy, latents, self.codebook, valid, "euclidean", config.backend
+            )
+        return straight_through(codes, latents), tokens, losses, self.token_stats(tokens, valid)

@@ -1,0 +1,63 @@
+"""SimVQ (Zhu et al., arXiv 2411.02038): a frozen basis seen through one learned linear layer, so that every step moves every code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from arcvq.errors import ArcvqError
+from arcvq.functional.precision import matmul, without_autocast
+from arcvq.quantizers.vq import VQ, Start, VQConfig
+
+TOGETHER = "simvq moves all codes together: leave out restart, and start anywhere but at kmeans"
+
+
+@dataclass(kw_only=True)
+class SimVQConfig(VQConfig):
+    """VQ's options; `start` places the frozen basis. Codes cannot be moved one by one: no k-means start, no restart."""
+
+    start: Start = "scaled-normal"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.start == "kmeans" or self.restart is not None:
+            raise ArcvqError(TOGETHER)
+
+
+class SimVQ(VQ):
+    """`SimVQ(dim=64, codebook_size=512)`. Options: see SimVQConfig.
+
+    `codebook` is the projected basis, computed anew from the layer's weights: tokens, losses, ArcLoss and ball see nothing else.
+    The ball bound shrinks a code by a factor of its own, kept in `scale`; basis and layer stay as they are.
+    """
+
+    Config = SimVQConfig
+    config: SimVQConfig
+    basis: Tensor
+    scale: Tensor
+
+    def __init__(self, dim: int, codebook_size: int = 512, **options: Any) -> None:
+        super().__init__(dim, codebook_size, **options)
+        if self.config.ball is not None:
+            self.register_buffer("scale", torch.ones(self.config.codebook_size, 1))
+
+    def make_codebook(self) -> None:
+        self.register_buffer("basis", self.starting_codes())
+        self.projection = nn.Linear(self.code_dim, self.code_dim)
+
+    @property
+    def codebook(self) -> Tensor:  # type: ignore[override]
+        """(K, code_dim), in full float32 whatever the surroundings."""
+        with without_autocast(self.basis):
+            codes = matmul(self.basis, self.projection.weight.t()) + self.projection.bias
+            return codes if self.config.ball is None else codes * self.scale
+
+    def kmeans_start_(self, latents: Tensor, iterations: int = 10, seed: int = 0) -> None:
+        raise ArcvqError(TOGETHER)
+
+    def bound_(self) -> None:
+        if self.config.ball is not None:
+            self.samp.bound_(self.codebook, self.step, self.scale)

@@ -1,0 +1,89 @@
+"""The bottlenecks of the two VAEs: what they draw, what they pay, and that they have no tokens."""
+
+import pytest
+import torch
+
+from arcvq import ArcvqError
+from arcvq.functional import gaussian_kl, vmf_kl
+from arcvq.quantizers import Continuous, Gaussian, VonMisesFisher
+
+
+@pytest.mark.parametrize("cls", [Gaussian, VonMisesFisher])
+def test_a_vector_for_each_image_depends_on_all_its_positions(cls: type[Continuous]) -> None:
+    quantizer = cls(4, latent_dim=3, positions=6).eval()
+    latents = torch.randn(2, 4, 2, 3)
+    before = quantizer(latents).quantized
+    latents[0, :, 1, 2] += 1
+    after = quantizer(latents).quantized
+    assert (after[0] != before[0]).all(dim=0).any(dim=0).any()
+    assert (after[0, :, 0, 0] != before[0, :, 0, 0]).any()
+    assert torch.equal(after[1], before[1])
+    each = cls(4, latent_dim=3).eval()
+    before = each(latents).quantized
+    latents[0, :, 1, 2] += 1
+    assert torch.equal(each(latents).quantized[0, :, 0], before[0, :, 0])
+
+
+def test_the_gaussian_draws_around_its_mean_with_its_variance() -> None:
+    quantizer = Gaussian(4, latent_dim=2)
+    parameters = torch.tensor([[1.0, -2.0, 0.0, -3.0]]).expand(20_000, 4)
+    z, divergence = quantizer.posterior(parameters, draw=True)
+    torch.testing.assert_close(z.mean(dim=0), torch.tensor([1.0, -2.0]), rtol=0, atol=0.03)
+    torch.testing.assert_close(z.var(dim=0), torch.tensor([0.0, -3.0]).exp(), rtol=0.05, atol=0)
+    torch.testing.assert_close(divergence[0], gaussian_kl(parameters[0, :2], parameters[0, 2:]))
+    assert torch.equal(quantizer.posterior(parameters, draw=False)[0], parameters[:, :2])
+
+
+def test_the_sphere_is_kept_in_training_and_evaluation() -> None:
+    quantizer = VonMisesFisher(4, latent_dim=65)
+    parameters = torch.randn(50, 66)
+    for draw in (True, False):
+        z, divergence = quantizer.posterior(parameters, draw)
+        torch.testing.assert_close(z.norm(dim=1), torch.ones(50))
+    kappa = 1 + torch.nn.functional.softplus(parameters[:, -1])
+    torch.testing.assert_close(divergence, vmf_kl(kappa, 65).float())
+    assert (divergence > 0).all(), "a concentration of at least 1 never collapses onto the prior"
+    torch.testing.assert_close(z, parameters[:, :-1] / parameters[:, :-1].norm(dim=1, keepdim=True))
+
+
+@pytest.mark.parametrize("cls", [Gaussian, VonMisesFisher])
+def test_the_loss_is_the_divergence_per_image_element_and_the_rate_is_in_nats(cls: type[Continuous]) -> None:
+    quantizer = cls(4, latent_dim=3, positions=6, elements=16, weight=2.0)
+    out = quantizer(torch.randn(5, 4, 2, 3))
+    torch.testing.assert_close(out.losses["divergence"], 2 * out.stats["rate"] / (6 * 16))
+    assert set(out.losses) == {"divergence"}
+
+
+@pytest.mark.parametrize("cls", [Gaussian, VonMisesFisher])
+def test_evaluation_may_be_asked_to_draw(cls: type[Continuous]) -> None:
+    quantizer, latents = cls(4, latent_dim=3, sample=True).eval(), torch.randn(5, 4)
+    assert not torch.equal(quantizer(latents).quantized, quantizer(latents).quantized)
+
+
+@pytest.mark.parametrize(
+    ("cls", "options", "message"),
+    [
+        (Gaussian, {"codebook_size": 8}, "codebook_size: a continuous bottleneck has no codes; leave it out"),
+        (Gaussian, {"heads": 2}, "heads: a continuous bottleneck has no codes"),
+        (Gaussian, {"code_dim": 3}, "(latent_dim is its width)"),
+        (Gaussian, {"latent_dim": 0}, "latent_dim must be at least 1, got 0"),
+        (Gaussian, {"weight": -1}, "weight must not be negative, got -1.0"),
+        (VonMisesFisher, {"latent_dim": 2}, "latent_dim must be at least 3 for a sphere, got 2"),
+        (VonMisesFisher, {"kappa_floor": 0}, "kappa_floor must be positive, got 0.0"),
+        (VonMisesFisher, {"gradient": "none"}, "gradient: expected one of explicit, implicit, got 'none'"),
+    ],
+)
+def test_wrong_options_are_described(cls: type[Continuous], options: dict[str, object], message: str) -> None:
+    with pytest.raises(ArcvqError) as raised:
+        cls(4, **options)
+    assert message in str(raised.value)
+
+
+def test_there_is_nothing_to_decode() -> None:
+    with pytest.raises(ArcvqError, match="Gaussian is continuous: it has no codes and no tokens"):
+        Gaussian(4).decode(torch.zeros(2, 3, dtype=torch.int64))
+
+
+def test_images_of_another_size_do_not_fit_a_vector_for_each_image() -> None:
+    with pytest.raises(ArcvqError, match="fits images of one size only"):
+        Gaussian(4, positions=6)(torch.randn(1, 4, 3, 3))

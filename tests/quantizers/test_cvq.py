@@ -1,0 +1,161 @@
+"""Online re-anchoring: dead codes go to latents, used ones stay, evaluation moves nothing."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from arcvq import Arc, ArcvqError, Ball
+from arcvq.quantizers import CVQ, Contrastive
+
+ANCHORS = ["closest", "random", "probrandom"]
+
+
+def placed(codes: torch.Tensor, **options: Any) -> CVQ:
+    quantizer = CVQ(codes.shape[1], codes.shape[0], **options)
+    with torch.no_grad():
+        quantizer.codebook.copy_(codes)
+    return quantizer
+
+
+def test_the_authors_defaults() -> None:
+    config = CVQ(4, 8).config
+    assert (config.metric, config.start, config.anchor, config.decay) == ("cosine", "uniform", "closest", 0.99)
+    assert (config.commitment_weight, config.first_batch, config.contrastive) == (0.25, False, None)
+
+
+@pytest.mark.parametrize("anchor", ANCHORS)
+def test_a_dead_code_lands_within_a_thousandth_of_a_latent_and_used_ones_stay(anchor: Any) -> None:
+    codes = torch.cat([torch.eye(4), -torch.eye(4)])
+    quantizer = placed(codes, anchor=anchor)
+    latents = torch.eye(4).repeat(20, 1) + 0.01 * torch.randn(80, 4)
+    out = quantizer(latents)
+    assert out.tokens.max() < 4
+    quantizer.after_step(out)
+    torch.testing.assert_close(quantizer.usage, torch.tensor([0.0025] * 4 + [0.0] * 4))
+    moved = quantizer.codebook.detach()
+    # Used at twice the fair share: a = exp(−20) after the first step.
+    torch.testing.assert_close(moved[:4], codes[:4], rtol=0, atol=1e-7)
+    for row, start in zip(moved[4:], codes[4:]):
+        anchors = (row - (1 - math.exp(-1e-3)) * start) / math.exp(-1e-3)
+        assert (anchors - latents).norm(dim=1).min() < 1e-5
+
+
+def test_the_closest_anchor_is_the_most_similar_latent() -> None:
+    codes = torch.tensor([[1.0, 0.0], [-1.0, 0.1]])
+    latents = torch.tensor([[2.0, 0.0], [2.0, -1.0], [0.1, 3.0], [2.0, 0.5]])
+    quantizer = placed(codes)
+    out = quantizer(latents)
+    quantizer.after_step(out)
+    # Code 1 took the third latent, so nothing is dead: its usage is .25·.01, and a = exp(−10·2·.25).
+    rate = math.exp(-5 - 1e-3)
+    torch.testing.assert_close(quantizer.codebook.detach()[1], (1 - rate) * codes[1] + rate * latents[2])
+
+
+def test_a_code_used_at_its_fair_share_keeps_every_bit() -> None:
+    codes = torch.eye(4)
+    quantizer = placed(codes)
+    for _ in range(400):  # until the running share is there
+        quantizer.after_step(quantizer(3 * torch.eye(4)))
+    before = quantizer.codebook.detach().clone()
+    quantizer.after_step(quantizer(3 * torch.eye(4)))
+    assert torch.equal(quantizer.codebook.detach(), before)
+
+
+@pytest.mark.parametrize("anchor", ANCHORS)
+def test_evaluation_leaves_codes_and_shares_alone(anchor: Any) -> None:
+    quantizer = CVQ(4, 8, anchor=anchor).eval()
+    before = {name: value.clone() for name, value in quantizer.state_dict().items()}
+    quantizer(torch.randn(50, 4))
+    assert all(torch.equal(value, before[name]) for name, value in quantizer.state_dict().items())
+
+
+@pytest.mark.parametrize("anchor", ANCHORS)
+def test_a_collapsed_codebook_comes_alive(anchor: Any) -> None:
+    quantizer = placed(torch.nn.functional.normalize(torch.randn(32, 4) * 0.01 - 1, dim=1), anchor=anchor)
+    latents = torch.randn(300, 4)
+    before = quantizer(latents).stats["usage"].item()
+    for _ in range(10):
+        quantizer.after_step(quantizer(torch.randn(300, 4)))
+    assert quantizer(latents).stats["usage"].item() > max(0.6, before)
+
+
+def test_micro_batches_are_one_batch() -> None:
+    whole, parts = CVQ(4, 8), CVQ(4, 8)
+    parts.load_state_dict(whole.state_dict())
+    latents = torch.randn(40, 4)
+    whole.after_step(whole(latents))
+    parts.after_step(parts(latents[:25]), parts(latents[25:], torch.ones(15, dtype=torch.bool)))
+    torch.testing.assert_close(parts.codebook, whole.codebook)
+    torch.testing.assert_close(parts.usage, whole.usage)
+
+
+@pytest.mark.parametrize("anchor", ANCHORS)
+def test_padding_is_never_an_anchor(anchor: Any) -> None:
+    quantizer = CVQ(2, 6, anchor=anchor)
+    latents = torch.cat([torch.ones(3, 2), torch.full((200, 2), -7.0)])
+    if anchor == "random":
+        latents = torch.cat([torch.ones(9, 2), latents])  # enough real ones to fill the pool
+    mask = (latents > 0).all(dim=1)
+    quantizer.after_step(quantizer(latents, mask))
+    assert quantizer.codebook.detach().min() > -0.2
+
+
+def test_with_fewer_tokens_than_slots_the_pool_keeps_the_rest() -> None:
+    quantizer = CVQ(2, 10, anchor="random")
+    before = quantizer.pool.clone()
+    quantizer.after_step(quantizer(torch.full((4, 2), 5.0)))
+    fresh = (quantizer.pool == 5.0).all(dim=1)
+    assert int(fresh.sum()) == 4
+    assert torch.equal(quantizer.pool[~fresh], before[~fresh])
+
+
+def test_the_first_batch_alone_moves_codes_when_told_so() -> None:
+    quantizer = CVQ(4, 8, first_batch=True)
+    start = quantizer.codebook.detach().clone()
+    quantizer.after_step(quantizer(torch.randn(50, 4)))
+    first = quantizer.codebook.detach().clone()
+    quantizer.after_step(quantizer(torch.randn(50, 4)))
+    assert not torch.equal(first, start)
+    assert torch.equal(quantizer.codebook.detach(), first)
+
+
+def test_moved_codes_are_bounded_after_the_move() -> None:
+    quantizer = CVQ(4, 16, start="unit-sphere", ball=Ball(alpha=0.0), arc=Arc())
+    for _ in range(10):
+        quantizer.after_step(quantizer(9 * torch.randn(20, 4)))
+        norms = quantizer.codebook.detach().norm(dim=1)
+        assert norms.max() <= 1 + 1e-6
+    assert (norms > 1 - 1e-6).any()
+
+
+def test_the_move_leaves_no_trace_in_the_graph_of_the_codes() -> None:
+    quantizer = CVQ(4, 8)
+    out = quantizer(torch.randn(30, 4))
+    quantizer.after_step(out)
+    assert quantizer.codebook.is_leaf
+    assert quantizer.codebook.requires_grad
+
+
+def test_the_contrastive_term_moves_codes_only_and_only_in_training() -> None:
+    quantizer = CVQ(4, 8, contrastive=Contrastive(weight=0.5))
+    latents = torch.randn(40, 4, requires_grad=True)
+    term = quantizer(latents).losses["contrastive"]
+    codes, z = torch.autograd.grad(term, (quantizer.codebook, latents), allow_unused=True)
+    assert codes.norm() > 1e-5
+    assert z is None
+    assert "contrastive" not in quantizer.eval()(latents).losses
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"anchor": "nearest"}, "anchor: expected one of closest, random, probrandom"),
+        ({"decay": 1.0}, "expected 0 <= decay < 1, got 1.0"),
+        ({"contrastive": {"temperature": 0.0}}, "contrastive: the temperature must be positive"),
+    ],
+)
+def test_options_without_meaning_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ArcvqError, match=message):
+        CVQ(4, 8, **options)

@@ -1,0 +1,150 @@
+"""The contract, kept by every kind of quantizer: purity, determinism, no host reads, files."""
+
+import inspect
+import json
+from typing import Any
+
+import pytest
+import torch
+from every_quantizer import CONTINUOUS, IMAGE, KINDS, STOCHASTIC, build
+from torch import Tensor
+
+from arcvq import ArcvqError, Quantizer
+from arcvq.config import to_dict
+from arcvq.quantizers import QUANTIZERS, build_quantizer, quantizer_name
+
+DIM, SIZE = 8, 16
+pytestmark = pytest.mark.parametrize("kind", KINDS)
+
+
+def make(kind: str, **options: Any) -> Any:
+    torch.manual_seed(1)
+    return build(kind, DIM, SIZE, **options)
+
+
+def images(batch: int = 4) -> Tensor:
+    return torch.randn(batch, DIM, *IMAGE)
+
+
+def bits(quantizer: Quantizer) -> dict[str, bytes]:
+    return {name: value.numpy().tobytes() for name, value in quantizer.state_dict().items()}
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+def test_forward_and_backward_change_nothing(kind: str, training: bool) -> None:
+    quantizer = make(kind).train(training)
+    quantizer.after_step(quantizer(images()))  # away from the start
+    before, latents, random = bits(quantizer), images().requires_grad_(), torch.get_rng_state()
+    out = quantizer(latents)
+    drew = not torch.equal(torch.get_rng_state(), random)
+    assert drew == (training and kind in STOCHASTIC)
+    (out.loss + out.quantized.square().sum()).backward()
+    assert bits(quantizer) == before
+    assert torch.isfinite(latents.grad).all()
+    assert latents.grad.abs().sum() > 0 or not training
+    assert not out.record.latents.requires_grad
+    torch.testing.assert_close(out.loss, sum(out.losses.values(), start=torch.zeros(())))
+    if kind in CONTINUOUS:
+        assert (quantizer.codebook, out.tokens, out.record.tokens) == (None, None, None)
+
+
+def test_the_same_random_numbers_give_the_same_output(kind: str) -> None:
+    quantizer, latents = make(kind), images()
+    outputs = []
+    for seed in (3, 4, 3):
+        torch.manual_seed(seed)
+        outputs.append(quantizer(latents))
+    assert torch.equal(outputs[0].quantized, outputs[2].quantized)
+    assert torch.equal(outputs[0].loss, outputs[2].loss)
+    assert torch.equal(outputs[0].quantized, outputs[1].quantized) != (kind in STOCHASTIC)
+
+
+def test_channels_may_come_last(kind: str) -> None:
+    latents = images()
+    a, b = make(kind).eval()(latents), make(kind, channel_last=True).eval()(latents.movedim(1, -1))
+    torch.testing.assert_close(a.quantized.movedim(1, -1), b.quantized)
+    torch.testing.assert_close(a.loss, b.loss)
+
+
+def test_latents_that_are_not_finite_are_refused(kind: str) -> None:
+    latents = images()
+    latents[1, 2, 0, 0] = float("nan")
+    with pytest.raises(ArcvqError, match="latents hold 1 non-finite values"):
+        make(kind)(latents)
+
+
+def test_of_frozen_codes_only_the_time_passes(kind: str) -> None:
+    quantizer = make(kind)
+    quantizer.frozen = True
+    before = bits(quantizer)
+    quantizer.after_step(quantizer(images()))
+    after = bits(quantizer)
+    assert {name for name in before if before[name] != after[name]} == {"step"}
+
+
+def test_written_down_and_saved_it_goes_on_as_it_would_have(kind: str) -> None:
+    quantizer = make(kind)
+    for _ in range(3):
+        quantizer.after_step(quantizer(images()))
+    torch.manual_seed(99)
+    written = json.loads(json.dumps(to_dict(quantizer.config)))
+    loaded = build_quantizer(quantizer_name(quantizer), DIM, written)
+    assert loaded.config == quantizer.config
+    loaded.load_state_dict(quantizer.state_dict())
+    latents, states = images(), []
+    for each in (quantizer, loaded):
+        torch.manual_seed(4)
+        each.after_step(each(latents))
+        states.append(bits(each))
+    assert states[0] == states[1]
+    assert loaded.step.item() == 4
+    assert torch.equal(quantizer.eval()(latents).quantized, loaded.eval()(latents).quantized)
+
+
+def test_zero_latents_and_codes_produce_no_nan(kind: str) -> None:
+    quantizer = make(kind)
+    learnt = getattr(quantizer, "basis", quantizer.codebook)
+    if learnt is not None and kind not in ("fsq", "lfq"):
+        with torch.no_grad():
+            learnt[3] = 0
+    latents = images()
+    latents[0] = 0
+    latents.requires_grad_()
+    out = quantizer(latents)
+    (out.loss + out.quantized.sum()).backward()
+    quantizer.after_step(out)
+    assert torch.isfinite(out.loss)
+    assert torch.isfinite(latents.grad).all()
+    assert all(torch.isfinite(value).all() for value in quantizer.state_dict().values())
+    assert all(torch.isfinite(p.grad).all() for p in quantizer.parameters() if p.grad is not None)
+
+
+def test_what_says_it_is_capturable_reads_nothing_from_the_device(kind: str, as_if_captured: Any) -> None:
+    quantizer, latents = make(kind), images().requires_grad_()
+    assert quantizer.capturable
+    for _ in range(2):
+        with as_if_captured():
+            out = quantizer(latents)
+            (out.loss + out.quantized.sum()).backward()
+            quantizer.after_step(out)
+    assert quantizer.step.item() == 2
+
+
+def test_attached_it_counts_its_steps(kind: str) -> None:
+    quantizer, encoder = make(kind), torch.nn.Conv2d(3, DIM, 1)
+    optimizer = torch.optim.SGD([*encoder.parameters(), *quantizer.parameters()], lr=0.01)
+    quantizer.attach(optimizer)
+    for _ in range(2):
+        out = quantizer(encoder(torch.randn(4, 3, *IMAGE)))
+        optimizer.zero_grad()
+        (out.loss + out.quantized.square().sum()).backward()
+        optimizer.step()
+    assert quantizer.step.item() == 2
+
+
+def test_its_options_stand_in_its_signature_and_its_name_in_the_registry(kind: str) -> None:
+    cls, options = KINDS[kind]
+    parameters = inspect.signature(cls).parameters
+    assert list(parameters)[:2] == ["dim", "codebook_size"]
+    assert set(options) <= set(parameters)
+    assert {each for each, _ in KINDS.values()} == set(QUANTIZERS.values())

@@ -1,0 +1,105 @@
+"""The stochastic quantizer: softened draws in training, one code in evaluation, dead codes put beside live ones."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from arcvq import ArcvqError
+from arcvq.quantizers import HVQ, Revival
+
+
+def test_the_authors_defaults() -> None:
+    config = HVQ(4, 8).config
+    assert (config.kl_weight, config.commitment_weight) == (1e-3, 1e-3)
+    assert (config.temperature, config.temperature_end, config.evaluation) == (0.667, 0.001, "argmax")
+    assert config.revival == Revival(every=20, threshold=0.03, noise=0.01)
+
+
+def test_the_losses_against_plain_float64() -> None:
+    quantizer = HVQ(3, 5, kl_weight=0.7, commitment_weight=0.3).double()
+    latents = torch.randn(20, 3, dtype=torch.float64)
+    distances = torch.cdist(latents, quantizer.codebook.detach()).square()
+    p = (-distances).softmax(dim=1)
+    losses = quantizer(latents).losses
+    kl = (p * (p.log() + math.log(5))).sum(dim=1).mean()
+    torch.testing.assert_close(losses["kl"], 0.7 * kl)
+    torch.testing.assert_close(losses["commitment"], 0.3 * (p * distances).sum(dim=1).mean())
+
+
+def test_the_commitment_moves_latents_and_codes() -> None:
+    quantizer, latents = HVQ(3, 5), torch.randn(20, 3, requires_grad=True)
+    gradients = torch.autograd.grad(quantizer(latents).losses["commitment"], (quantizer.codebook, latents))
+    assert all(gradient.abs().max() > 0 for gradient in gradients)
+
+
+def test_the_temperature_falls_in_a_line_and_the_last_draws_are_codes() -> None:
+    quantizer = HVQ(3, 5, total_steps=10)
+    for step, expected in ((0, 0.667), (5, 0.334), (10, 0.001), (20, 0.001)):
+        quantizer.step.fill_(step)
+        out = quantizer(torch.randn(50, 3))
+        assert out.stats["temperature"].item() == pytest.approx(expected, rel=1e-4)
+    torch.testing.assert_close(out.quantized, quantizer.decode(out.tokens), rtol=1e-3, atol=1e-2)
+    assert HVQ(3, 5)(torch.randn(4, 3)).stats["temperature"].item() == pytest.approx(0.667)
+
+
+def test_evaluation_takes_the_nearest_code_or_draws_as_it_is_told() -> None:
+    codes, latents = torch.tensor([[0.0], [1.0]]), torch.full((4000, 1), 0.25)
+    shares = {}
+    for evaluation in ("argmax", "sample"):
+        quantizer = HVQ(1, 2, evaluation=evaluation).eval()
+        with torch.no_grad():
+            quantizer.codebook.copy_(codes)
+        out = quantizer(latents)
+        assert torch.equal(out.quantized, quantizer.decode(out.tokens))
+        shares[evaluation] = out.tokens.float().mean().item()
+    assert shares["argmax"] == 0.0
+    assert shares["sample"] == pytest.approx(1 / (1 + math.exp(0.5625 - 0.0625)), abs=0.03)
+
+
+def filled(quantizer: HVQ, taken: list[int]) -> torch.Tensor:
+    with torch.no_grad():
+        quantizer.taken.copy_(torch.tensor(taken))
+    return quantizer.codebook.detach().clone()
+
+
+def no_tokens(quantizer: HVQ) -> Any:
+    return quantizer(torch.zeros(1, 3), torch.zeros(1, dtype=torch.bool))
+
+
+def test_the_least_taken_code_is_put_beside_the_most_taken_when_it_is_time() -> None:
+    quantizer = HVQ(3, 4, revival=Revival(every=2))
+    before = filled(quantizer, [100, 2, 1, 50])
+    quantizer.after_step(no_tokens(quantizer))
+    assert torch.equal(quantizer.codebook.detach(), before)
+    assert quantizer.taken.tolist() == [100, 2, 1, 50]
+    quantizer.after_step(no_tokens(quantizer))
+    moved = quantizer.codebook.detach()
+    assert torch.equal(moved[[0, 1, 3]], before[[0, 1, 3]])  # one code a time, though code 1 is as good as dead, too
+    assert 0 < (moved[2] - before[0]).norm() < 0.1
+    assert quantizer.taken.tolist() == [0, 0, 0, 0]
+
+
+def test_a_code_with_enough_tokens_stays() -> None:
+    quantizer = HVQ(3, 4, revival=Revival(every=1))
+    before = filled(quantizer, [100, 20, 3, 50])
+    quantizer.after_step(no_tokens(quantizer))
+    assert torch.equal(quantizer.codebook.detach(), before)
+
+
+def test_without_a_revival_nothing_moves() -> None:
+    quantizer = HVQ(3, 4, revival=None)
+    before = quantizer.codebook.detach().clone()
+    for _ in range(25):
+        quantizer.after_step(quantizer(torch.randn(9, 3)))
+    assert torch.equal(quantizer.codebook.detach(), before)
+
+
+def test_samp_has_no_place_here() -> None:
+    with pytest.raises(ArcvqError, match="unknown option 'arc'"):
+        HVQ(3, 4, arc={})
+    with pytest.raises(ArcvqError, match="temperatures must be positive"):
+        HVQ(3, 4, temperature=0.0)
+    with pytest.raises(ArcvqError, match="revival: expected every >= 1"):
+        Revival(every=0)

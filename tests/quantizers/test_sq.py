@@ -1,0 +1,120 @@
+"""SQ-VAE's quantizer: the variance of each type, the limits of σ², the temperature."""
+
+import math
+
+import pytest
+import torch
+
+from arcvq import ArcvqError
+from arcvq.quantizers import SQ
+
+TYPES = ("I", "II", "III", "IV")
+
+
+def with_variance(value: float, **options: object) -> SQ:
+    quantizer = SQ(4, 8, floor=0.0, start_variance=1.0, **options)
+    with torch.no_grad():
+        quantizer.log_variance.fill_(math.log(value))
+    return quantizer
+
+
+def test_the_variance_starts_where_it_is_said_to() -> None:
+    assert SQ(4, 8, start_variance=20.0)(torch.randn(9, 4)).stats["variance"].item() == pytest.approx(21.0)
+    assert SQ(4, 8, start_variance=20.0, floor=0.0)(torch.randn(9, 4)).stats["variance"].item() == pytest.approx(20.0)
+
+
+@pytest.mark.parametrize(("type", "shape"), [("I", (1, 1)), ("II", (12, 1)), ("III", (12, 1)), ("IV", (12, 4))])
+def test_each_type_shares_its_variance_as_it_says(type: str, shape: tuple[int, int]) -> None:
+    quantizer, latents = SQ(4, 8, type=type, positions=3), torch.randn(12, 4)
+    variance = quantizer.variance(latents, None)
+    assert variance.shape == shape
+    assert (variance > 20).all()
+    if type == "II":
+        images = variance.reshape(4, 3)
+        assert torch.equal(images, images[:, :1].expand(4, 3))
+        assert images[:, 0].unique().numel() == 4
+    if type == "III":
+        own = quantizer.variance_head(latents)
+        torch.testing.assert_close(variance, own.mean(dim=1, keepdim=True).exp() + 20)
+
+
+def test_type_two_leaves_padding_out_of_an_images_mean() -> None:
+    quantizer, latents = SQ(4, 8, type="II", positions=3), torch.randn(3, 4)
+    valid = torch.tensor([True, False, True])
+    kept = SQ(4, 8, type="II", positions=2)
+    kept.load_state_dict(quantizer.state_dict())
+    torch.testing.assert_close(quantizer.variance(latents, valid)[valid], kept.variance(latents[valid], None))
+
+
+def test_a_large_variance_makes_every_code_equally_likely() -> None:
+    out = with_variance(1e9)(torch.randn(6, 4))
+    assert out.losses["entropy"].item() == pytest.approx(-math.log(8), abs=1e-6)
+
+
+def test_a_small_variance_chooses_the_nearest_code_and_is_sure_of_it() -> None:
+    quantizer, latents = with_variance(1e-6), torch.randn(6, 4)
+    out = quantizer(latents)
+    assert out.losses["entropy"].item() == pytest.approx(0.0, abs=1e-5)
+    assert torch.equal(out.tokens, torch.cdist(latents, quantizer.codebook.detach()).argmin(dim=1))
+    torch.testing.assert_close(out.quantized, quantizer.codebook[out.tokens], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("type", TYPES)
+def test_losses_are_sums_over_a_token_and_means_over_tokens_per_image_element(type: str) -> None:
+    torch.manual_seed(2)
+    one, many = (SQ(4, 8, type=type, positions=3, elements=elements) for elements in (None, 48))
+    many.load_state_dict(one.state_dict())
+    latents = torch.randn(6, 4)
+    variance = one.variance(latents, None)
+    torch.manual_seed(5)
+    out = one(latents)
+    distance = ((latents - out.quantized).square() / (2 * variance)).sum(dim=1).mean()
+    torch.testing.assert_close(out.losses["distance"], distance)
+    torch.manual_seed(5)
+    for name, term in many(latents).losses.items():
+        torch.testing.assert_close(term, out.losses[name] / 48)
+
+
+@pytest.mark.parametrize("type", TYPES)
+def test_gradients_reach_latents_codes_and_variance_without_a_stop(type: str) -> None:
+    quantizer, latents = SQ(4, 8, type=type, positions=3), torch.randn(6, 4, requires_grad=True)
+    quantizer(latents).quantized.sum().backward()  # through the draw alone
+    for parameter in (latents, *quantizer.parameters()):
+        assert parameter.grad is not None
+        assert parameter.grad.abs().sum() > 0
+
+
+def test_the_temperature_falls_with_the_steps() -> None:
+    quantizer, latents = SQ(4, 8, temperature={"decay": 0.5}), torch.randn(6, 4)
+    for step in range(3):
+        out = quantizer(latents)
+        assert out.stats["temperature"].item() == pytest.approx(math.exp(-0.5 * step))
+        quantizer.after_step(out)
+
+
+def test_the_temperature_can_follow_the_length_of_the_run() -> None:
+    quantizer = SQ(4, 8, temperature={"decay": 1.25, "time": "fraction"}, total_steps=4)
+    for _ in range(4):
+        quantizer.after_step(quantizer(torch.randn(6, 4)))
+    assert quantizer(torch.randn(6, 4)).stats["temperature"].item() == pytest.approx(math.exp(-1.25))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"type": "V"}, "type: expected one of I, II, III, IV, got 'V'"),
+        ({"type": "II"}, "type II has a variance for each image: say how many positions an image has"),
+        ({"start_variance": 0}, "start_variance must be positive and floor not negative"),
+        ({"temperature": {"start": 0}}, "temperature: it must be positive, got start 0.0"),
+        ({"temperature": {"time": "fraction"}}, "time: fraction needs the planned number of optimizer steps"),
+    ],
+)
+def test_wrong_options_are_described(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ArcvqError) as raised:
+        SQ(4, 8, **options)
+    assert message in str(raised.value)
+
+
+def test_images_of_another_size_than_type_two_expects_are_refused() -> None:
+    with pytest.raises(ArcvqError, match="expects images of 4 tokens each, got 6 tokens"):
+        SQ(4, 8, type="II", positions=4)(torch.randn(6, 4))

@@ -1,0 +1,104 @@
+"""A model without tokens: it reconstructs, and says in one line what it cannot do; nothing around it falls over."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from arcvq import ArcvqError, Tokenizer
+from arcvq.analysis import RunHistory
+from arcvq.bench import run_tokens
+from arcvq.cli import main
+from arcvq.data import to_unit, write_png
+from arcvq.training import dry_run, measure, train
+
+
+@pytest.fixture(scope="module", params=["vae", "hyperspherical-vae"])
+def run(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, tiny_system: Callable[..., Any]
+) -> Path:
+    folder = tmp_path_factory.mktemp("continuous") / request.param
+    train(tiny_system(request.param), folder, quiet=True)
+    return folder
+
+
+def test_it_reconstructs_the_same_every_time_and_after_loading(run: Path, sample_pixels: torch.Tensor) -> None:
+    tokenizer, images = Tokenizer.from_pretrained(run), to_unit(sample_pixels)
+    copies = tokenizer.reconstruct(images)
+    assert copies.shape == images.shape
+    assert torch.equal(tokenizer.reconstruct(images), copies)
+    assert torch.equal(Tokenizer.from_pretrained(run).reconstruct(images), copies)
+    torch.testing.assert_close(tokenizer.decode_latents(tokenizer.latents(images)), copies)
+
+
+def test_it_reconstructs_in_batches_and_in_half_precision(run: Path, sample_pixels: torch.Tensor) -> None:
+    tokenizer, images = Tokenizer.from_pretrained(run), to_unit(sample_pixels)
+    copies = tokenizer.reconstruct(images)
+    torch.testing.assert_close(tokenizer.reconstruct(images, batch_size=5), copies)
+    half = tokenizer.reconstruct(images, precision="bf16")
+    assert half.dtype == torch.float32
+    assert 0 < (half - copies).abs().mean() < 0.05
+
+
+def test_it_refuses_to_encode_and_to_decode(run: Path, sample_pixels: torch.Tensor) -> None:
+    tokenizer = Tokenizer.from_pretrained(run)
+    for work in (
+        lambda: tokenizer.encode(to_unit(sample_pixels)),
+        lambda: tokenizer.decode(torch.zeros(1, 7, 7, dtype=torch.int64)),
+        lambda: run_tokens(str(run), "sample", torch.device("cpu"), limit=8, seconds=0.0),
+    ):
+        with pytest.raises(ArcvqError, match="is continuous: it has no codes and no tokens; reconstruct images"):
+            work()
+
+
+def test_what_it_logs_has_a_rate_and_no_usage(run: Path) -> None:
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    trained = [line for line in lines if line["kind"] == "train"]
+    looked = [line for line in lines if line["kind"] == "eval"]
+    assert all(line["rate"] > 0 and "divergence" in line and "perplexity" not in line for line in trained)
+    assert all("psnr" in line and "usage" not in line for line in looked)
+    assert not list((run / "codebooks").glob("*"))
+
+
+def test_measuring_it_says_why_the_codebooks_numbers_are_missing(run: Path) -> None:
+    evaluation = measure(
+        run, metrics=["psnr", "usage", "perplexity", "bits_per_image", "geometry"], limit=20
+    ).evaluations[0]
+    assert set(evaluation.metrics) == {"psnr"}
+    assert evaluation.missing == {
+        **dict.fromkeys(("usage", "perplexity", "bits_per_image"), "not applicable: the model gave no tokens"),
+        "geometry": "not applicable: the model has no codebook of vectors",
+    }
+
+
+def test_the_figures_of_codebooks_are_refused_in_one_line(run: Path) -> None:
+    with pytest.raises(ArcvqError, match="has no codebook, and the figures are drawn from codebooks; leave it out"):
+        RunHistory.load(run)
+
+
+def test_its_card_speaks_of_no_tokens(run: Path) -> None:
+    card = (run / "model" / "README.md").read_text()
+    assert "no codes" in card
+    assert "tokenizer.reconstruct(images)" in card
+    assert "encode" not in card
+    assert "bits per image" not in card
+
+
+def test_the_commands_work_or_end_in_one_line(
+    run: Path, sample_pixels: torch.Tensor, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image = tmp_path / "image.png"
+    write_png(image, sample_pixels[0])
+    assert main(["reconstruct", str(run), str(image), "--out", str(tmp_path / "copies")]) == 0
+    assert main(["evaluate", str(run), "--limit", "20", "--metrics", "psnr", "usage"]) == 0
+    assert "missing usage: not applicable" in capsys.readouterr().out
+    assert main(["encode", str(run), str(image), "--out", str(tmp_path / "tokens.npz")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert not (tmp_path / "tokens.npz").exists()
+
+
+def test_a_dry_run_counts_no_tokens(tiny_system: Callable[..., Any]) -> None:
+    assert dry_run(tiny_system("vae")).tokens_per_image == 0

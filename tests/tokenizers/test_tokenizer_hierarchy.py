@@ -1,0 +1,176 @@
+"""A stack of autoencoders: which layer learns, from what, and how images come back down."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from arcvq import VQ, ArcvqError, Tokenizer
+from arcvq.data import to_unit
+from arcvq.quantizers import HVQ
+from arcvq.tokenizers import HierarchicalTokenizer, HierarchicalTrunkConfig, SmallTrunkConfig
+from arcvq.tokenizers.hierarchical import Standardize, moments
+
+TOP = ("encoder", "quantizer", "decoder")
+
+
+def make(layers: int = 2, channels: int = 1) -> HierarchicalTokenizer:
+    torch.manual_seed(3)
+    trunk = HierarchicalTrunkConfig(width=16, residual_width=8, latent_dim=8, layers=layers)
+    return HierarchicalTokenizer(channels, trunk, HVQ(8, 32), system="hvq-vae")
+
+
+def train_only(tokenizer: HierarchicalTokenizer, *parts: str) -> None:
+    for name, parameter in tokenizer.named_parameters():
+        parameter.requires_grad_(name.startswith(parts))
+
+
+@pytest.fixture
+def images(sample_pixels: Tensor) -> Tensor:
+    return to_unit(sample_pixels)
+
+
+@pytest.mark.parametrize(("layers", "side", "grid"), [(2, 28, 7), (2, 32, 8), (3, 32, 4)])
+def test_shapes_and_widths(layers: int, side: int, grid: int) -> None:
+    tokenizer = make(layers, channels=3).eval()
+    images = torch.rand(2, 3, side, side) * 2 - 1
+    tokens = tokenizer.encode(images)
+    assert tokens.shape == (2, grid, grid)
+    assert tokenizer.downsampling == 2**layers
+    assert tokenizer.decode(tokens).shape == images.shape
+    assert torch.equal(tokenizer.decode(tokens), tokenizer.reconstruct(images))
+    assert [layer.encoder[2].out_channels for layer in [*tokenizer.layers_below, tokenizer]] == [
+        16 >> (layers - 1 - i) for i in range(layers)
+    ]
+
+
+def test_the_lowest_layer_learns_first_and_alone(images: Tensor) -> None:
+    tokenizer = make().train()
+    train_only(tokenizer, "lower.0")
+    reconstruction, out = tokenizer(images)
+    assert (tokenizer.learning, out.tokens.shape) == (0, (12, 14, 14))
+    assert set(out.losses) == {"kl", "commitment"}
+    assert reconstruction.abs().max() <= 1
+    (out.loss + (reconstruction - images).square().mean()).backward()
+    grown = {name.split(".")[0] for name, p in tokenizer.named_parameters() if p.grad is not None}
+    assert grown == {"lower"}
+
+
+def test_the_upper_layer_reconstructs_standardized_latents_and_the_lower_gets_no_gradient(images: Tensor) -> None:
+    tokenizer = make().train()
+    train_only(tokenizer, *TOP)
+    for _ in range(3):
+        tokenizer.after_step(tokenizer(images)[1])
+    reconstruction, out = tokenizer(images)
+    assert (tokenizer.learning, out.tokens.shape) == (1, (12, 7, 7))
+    assert set(out.losses) == {"kl", "commitment", "latents"}
+    assert not reconstruction.requires_grad
+    assert reconstruction.shape == images.shape
+    torch.testing.assert_close(out.loss, sum(out.losses.values()))
+    out.loss.backward()
+    assert all(p.grad is not None for name, p in tokenizer.named_parameters() if name.startswith(TOP))
+    assert all(p.grad is None for p in tokenizer.lower.parameters())
+    # It saw the same batch thrice, so the standardized target has mean 0 and variance 1.
+    target, _ = tokenizer._climb(images, 1)
+    _, mean, variance = moments(target)
+    torch.testing.assert_close(mean, torch.zeros(8), rtol=0, atol=1e-4)
+    torch.testing.assert_close(variance, torch.ones(8), rtol=1e-3, atol=0)
+
+
+def test_the_quantizers_losses_are_per_element_of_what_is_reconstructed(images: Tensor) -> None:
+    tokenizer = make().train()
+    train_only(tokenizer, "lower.0")
+    layer = tokenizer.layers_below[0]
+    alone = layer.quantizer(layer.encoder(images)).losses
+    ours = tokenizer(images)[1].losses
+    for name, term in alone.items():  # 14·14 tokens, 1·28·28 pixels
+        torch.testing.assert_close(ours[name], term / 4)
+
+
+def test_upkeep_goes_to_the_layer_that_learns_and_to_the_moments_below_it(images: Tensor) -> None:
+    tokenizer = make().train()
+    train_only(tokenizer, "lower.0")
+    tokenizer.after_step(tokenizer(images)[1])
+    below = tokenizer.layers_below[0]
+    assert (below.quantizer.step.item(), tokenizer.quantizer.step.item(), below.standardize.count.item()) == (1, 0, 0)
+    train_only(tokenizer, *TOP)
+    tokenizer.after_step(tokenizer(images[:8])[1], tokenizer(images[8:])[1])
+    assert (below.quantizer.step.item(), tokenizer.quantizer.step.item()) == (1, 1)
+    assert below.standardize.count.item() == 12 * 14 * 14
+
+
+def test_the_moments_of_a_finished_layer_stay_as_they_are() -> None:
+    tokenizer, images = make(3).train(), torch.rand(2, 1, 32, 32)
+    for parts, counts in ((("lower.1",), [2 * 16 * 16, 0]), (TOP, [2 * 16 * 16, 2 * 8 * 8])):
+        train_only(tokenizer, *parts)
+        tokenizer.after_step(tokenizer(images)[1])
+        assert [layer.standardize.count.item() for layer in tokenizer.layers_below] == counts
+
+
+def test_a_forward_pass_changes_nothing_and_evaluation_takes_the_top_tokens(images: Tensor) -> None:
+    tokenizer = make()
+    for parts in (("lower.0",), TOP):
+        train_only(tokenizer, *parts)
+        before = {name: value.clone() for name, value in tokenizer.state_dict().items()}
+        for mode in (True, False):
+            _, out = tokenizer.train(mode)(images)
+        assert out.tokens.shape == (12, 7, 7)
+        assert all(torch.equal(value, before[name]) for name, value in tokenizer.state_dict().items())
+
+
+@pytest.mark.parametrize("sizes", [[5], [1, 4], [3, 0, 7, 2]])
+def test_running_moments_are_those_of_everything_seen(sizes: list[int]) -> None:
+    standardize, batches = Standardize(3), [3 * torch.randn(size, 3, 2, 2) + 7 for size in sizes]
+    latents = torch.cat(batches)
+    assert torch.equal(standardize(latents), latents)  # nothing seen yet
+    for batch in batches:
+        standardize.update_(*moments(batch))
+    values = latents.movedim(1, 0).flatten(1)
+    torch.testing.assert_close(standardize.mean, values.mean(dim=1))
+    torch.testing.assert_close(standardize.variance, values.var(dim=1, unbiased=False))
+    assert standardize.count.item() == 4 * sum(sizes)
+    torch.testing.assert_close(standardize.restore(standardize(latents)), latents)
+
+
+def test_a_saved_stack_loads_as_one(tmp_path: Path, images: Tensor) -> None:
+    tokenizer = make(3).train()
+    train_only(tokenizer, "lower.1")
+    tokenizer.after_step(tokenizer(torch.rand(2, 1, 32, 32))[1])
+    loaded = Tokenizer.from_pretrained(tokenizer.eval().save_pretrained(tmp_path / "model"))
+    assert type(loaded) is HierarchicalTokenizer
+    assert loaded.to_config() == tokenizer.to_config()
+    images = torch.rand(2, 1, 32, 32)
+    assert torch.equal(loaded.encode(images), tokenizer.encode(images))
+    assert torch.equal(loaded.reconstruct(images), tokenizer.reconstruct(images))
+
+
+def test_another_trunk_or_quantizer_is_refused() -> None:
+    for trunk, quantizer in (
+        (SmallTrunkConfig(latent_dim=8), HVQ(8, 32)),
+        (HierarchicalTrunkConfig(latent_dim=8), VQ(8)),
+    ):
+        with pytest.raises(ArcvqError, match="its own kind of trunk and the quantizer hvq"):
+            HierarchicalTokenizer(1, trunk, quantizer)
+
+
+def test_in_half_precision_every_layers_search_stays_in_float32(images: Tensor) -> None:
+    tokenizer = make().eval()
+    exact, half = tokenizer.encode(images), tokenizer.encode(images, precision="bf16")
+    assert 0.8 < (exact == half).double().mean() <= 1
+    copies = tokenizer.decode(exact, precision="bf16", batch_size=5)
+    assert copies.dtype == torch.float32
+    assert not torch.equal(copies, tokenizer.decode(exact))
+    assert (copies - tokenizer.decode(exact)).abs().mean() < 0.05
+    assert torch.equal(tokenizer.encode(images, batch_size=5), exact)
+    choose, latents = tokenizer.layers_below[0].quantizer.choose, torch.randn(3, 8, 4, 4)
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = choose(latents)
+    assert torch.equal(inside, choose(latents))
+
+
+def test_speeding_up_compiles_the_trunk_of_every_layer_and_no_quantizer() -> None:
+    tokenizer = make(3).speed_up(compile=True)
+    compiled = {name for name, part in tokenizer.named_modules() if part._compiled_call_impl is not None}
+    layers = ["", "lower.0.", "lower.1."]
+    assert compiled == {f"{layer}{part}" for layer in layers for part in ("encoder", "decoder")}
