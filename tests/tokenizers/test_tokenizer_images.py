@@ -188,8 +188,9 @@ def test_a_half_precision_moves_few_tokens_and_leaves_the_search_in_float32(prec
     assert torch.equal(tokenizer.reconstruct(images, precision=precision), copies)
 
 
-def test_fp32_is_fp32_whatever_stands_around_it(images: Tensor) -> None:
-    tokenizer = make_tokenizer()
+@pytest.mark.parametrize("options", [{}, {"code_dim": 4}], ids=["plain", "projected"])
+def test_fp32_is_fp32_whatever_stands_around_it(images: Tensor, options: dict[str, Any]) -> None:
+    tokenizer = make_tokenizer(**options)
     exact = tokenizer.reconstruct(images)
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(tokenizer.reconstruct(images), exact)

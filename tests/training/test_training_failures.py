@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from run_records import assert_nothing_half_written, assert_same_run
 
 from arcvq import ArcvqError
 from arcvq.systems import System
 from arcvq.training import train
+from arcvq.training.loop import TrainingRun
 from arcvq.training.monitor import Monitor
+from arcvq.training.step import Outcome
 
 MakeSystem = Callable[..., System]
 
@@ -104,6 +107,23 @@ def test_a_diverged_training_ends_in_one_line_and_leaves_no_model(
     assert "\n" not in message
     assert not (tmp_path / "run" / "model").exists()
     assert not (tmp_path / "run" / "training.json").exists()
+
+
+def test_no_checkpoint_is_written_of_a_run_that_has_diverged(
+    tmp_path: Path, tiny_system: MakeSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A compiled or captured step does not raise: it tells, and is asked before anything is kept."""
+    step = TrainingRun.step
+
+    def diverged(run: TrainingRun, batch: torch.Tensor) -> Outcome:
+        terms, stats = step(run, batch)
+        return Outcome(terms, {**stats, "nonfinite": torch.ones_like(stats["nonfinite"])})
+
+    monkeypatch.setattr(TrainingRun, "step", diverged)
+    run = tmp_path / "run"
+    with pytest.raises(ArcvqError, match="diverged before step 3"):
+        train(tiny_system(changes={"training.log_every": 1000}), run, quiet=True, stop_after=3)
+    assert not list((run / "checkpoints").glob("*"))
 
 
 def test_images_of_one_colour_are_refused_with_what_to_do(tmp_path: Path, tiny_system: MakeSystem) -> None:

@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from arcvq.errors import ArcvqError
-from arcvq.functional.precision import convolutions_in
+from arcvq.functional.precision import convolutions_in, ieee_matmul
 
 Precision = Literal["fp32", "tf32", "fp16", "bf16"]
 PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16")
@@ -47,6 +48,16 @@ def trunk_precision(precision: Precision, device: torch.device) -> Iterator[None
     does not count: the precision is the one asked for."""
     halved = torch.autocast(device.type, HALVES.get(precision), enabled=precision in HALVES)
     with convolutions_in("tf32" if precision == "tf32" else "ieee"), halved:
+        yield
+
+
+@contextmanager
+def plain_float32(tensor: Tensor) -> Iterator[None]:
+    """For the quantizer and its projections: whatever autocast and the matmul switches say around the call."""
+    if torch.compiler.is_compiling():  # a traced graph has its precision settled when it is compiled
+        yield
+        return
+    with ieee_matmul(tensor):
         yield
 
 

@@ -16,7 +16,7 @@ from arcvq.errors import ArcvqError
 from arcvq.quantizers import Quantized, Quantizer, build_quantizer, quantizer_name
 from arcvq.storage import read_json, read_tensors, write_bytes, write_json, write_tensors, writing
 from arcvq.tokenizers.card import model_card
-from arcvq.tokenizers.inference import Precision, check_precision, images_at_once, trunk_precision
+from arcvq.tokenizers.inference import Precision, check_precision, images_at_once, plain_float32, trunk_precision
 from arcvq.tokenizers.small import SmallDecoder, SmallEncoder, SmallTrunkConfig
 
 FORMAT = "arcvq-tokenizer-1"
@@ -167,12 +167,12 @@ class Tokenizer(nn.Module):
 
     @contextmanager
     def _inference(self, precision: str) -> Iterator[None]:
-        """Without gradient, and without the losses of training."""
+        """Without gradient, without the losses of training, and in float32 but for the trunk."""
         check_precision(precision, self.device)
         was_training = self.quantizer.training
         self.quantizer.eval()
         try:
-            with torch.no_grad():
+            with torch.no_grad(), plain_float32(next(self.parameters())):
                 yield
         finally:
             self.quantizer.train(was_training)

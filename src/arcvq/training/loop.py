@@ -150,6 +150,7 @@ class TrainingRun:
                     self.look()
                 stopping = self.signalled(signalled) or self.position.step == stop_after
                 if self.position.step in saves or stopping:
+                    self.refuse_nonfinite(self.accelerator.reduce(outcome.stats["nonfinite"].float(), "sum").item())
                     self.save()
                 if stopping:
                     done = f"{self.position.step} of {self.total_steps}"
@@ -256,16 +257,20 @@ class TrainingRun:
         names = list(values)
         stacked = torch.stack([values[name].float() for name in names] + [stats["nonfinite"].float()])
         *numbers, nonfinite = self.accelerator.reduce(stacked, "mean").tolist()
-        if nonfinite:
-            raise ArcvqError(
-                f"training diverged before step {self.position.step}: the latents are not finite; lower the learning rate"
-            )
+        self.refuse_nonfinite(nonfinite)
         speed = self.monitor.images_per_second(self.position.step * self.system.data.batch_size)
         self.monitor.train(
             self.position.step,
             self.epoch,
             {**dict(zip(names, numbers)), "learning_rate": self.rate, "images_per_second": speed},
         )
+
+    def refuse_nonfinite(self, count: float) -> None:
+        """Before anything is written of a run that has diverged: a checkpoint of it would be the one to go on from."""
+        if count:
+            raise ArcvqError(
+                f"training diverged before step {self.position.step}: the latents are not finite; lower the learning rate"
+            )
 
     def look(self) -> None:
         """Evaluate, keep the codebook's history and, if asked to, the best weights."""
