@@ -167,12 +167,12 @@ class Tokenizer(nn.Module):
 
     @contextmanager
     def _inference(self, precision: str) -> Iterator[None]:
-        """Without gradient, and without the losses of training."""
+        """Without gradient, without the losses of training, and without an autocast from around the call."""
         check_precision(precision, self.device)
         was_training = self.quantizer.training
         self.quantizer.eval()
         try:
-            with torch.no_grad():
+            with torch.no_grad(), torch.autocast(self.device.type, enabled=False):
                 yield
         finally:
             self.quantizer.train(was_training)
