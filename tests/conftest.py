@@ -107,3 +107,25 @@ def as_if_captured(monkeypatch: pytest.MonkeyPatch) -> Callable[[], TorchDispatc
     for module in (base, vq):
         monkeypatch.setattr(module, "host_may_read", lambda _: False)
     return NoHostReads
+
+
+# Long tests go first and processes take work from one another, so that none is left with a long one while the others wait.
+LONG = (
+    "test_every_block_runs",
+    "test_the_demo_trains_compares_and_writes_a_report",
+    "test_the_kernels_equal_the_reference_in_the_interpreter",
+    "test_sweep_runner.py",
+    "test_a_tokenizer_goes_from_a_preset_to_pictures",
+    "test_processes.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not any(name in item.nodeid for name in LONG))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from xdist.scheduler import WorkStealingScheduling
+
+    return WorkStealingScheduling(config, log)

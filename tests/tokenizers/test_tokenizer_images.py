@@ -9,7 +9,7 @@ from torch import Tensor
 
 from arcvq import VQ, ArcVQ, ArcvqError, Tokenizer
 from arcvq.data import to_unit
-from arcvq.quantizers import CVQ, EMAVQ, HVQ, SimVQ
+from arcvq.quantizers import CVQ, EMAVQ, FSQ, HVQ, Gaussian, Quantizer, SimVQ
 from arcvq.tokenizers import SmallTrunkConfig
 from arcvq.tokenizers.inference import MAPS, images_at_once
 
@@ -188,9 +188,14 @@ def test_a_half_precision_moves_few_tokens_and_leaves_the_search_in_float32(prec
     assert torch.equal(tokenizer.reconstruct(images, precision=precision), copies)
 
 
-@pytest.mark.parametrize("options", [{}, {"code_dim": 4}], ids=["plain", "projected"])
-def test_fp32_is_fp32_whatever_stands_around_it(images: Tensor, options: dict[str, Any]) -> None:
-    tokenizer = make_tokenizer(**options)
+@pytest.mark.parametrize(
+    "quantizer",
+    [VQ(8, 32), VQ(8, 32, code_dim=3), FSQ(8, 64), Gaussian(8, latent_dim=5)],
+    ids=lambda q: type(q).__name__,
+)
+def test_fp32_is_fp32_whatever_stands_around_it(quantizer: Quantizer, images: Tensor) -> None:
+    trunk = SmallTrunkConfig(width=16, residual_width=8, latent_dim=8)
+    tokenizer = Tokenizer(1, trunk, quantizer).eval()
     exact = tokenizer.reconstruct(images)
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(tokenizer.reconstruct(images), exact)
