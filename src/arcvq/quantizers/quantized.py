@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -48,6 +48,12 @@ class Quantized:
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.quantized, self.tokens, self.loss))
+
+    def detach(self) -> Quantized:
+        """The same, off the graph: to look at, and for after_step."""
+        losses = {name: term.detach() for name, term in self.losses.items()}
+        stats = {name: value.detach() for name, value in self.stats.items()}
+        return replace(self, quantized=self.quantized.detach(), loss=self.loss.detach(), losses=losses, stats=stats)
 
 
 for _dataclass in (Record, Quantized):

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from arcvq.errors import ArcvqError
+from arcvq.tokenizers.products import PointConv2d, WindowConv2d, WindowConvTranspose2d
 
 
 @dataclass(kw_only=True)
@@ -66,13 +67,13 @@ class SmallEncoder(nn.Sequential):
     def __init__(self, channels: int, config: SmallTrunkConfig) -> None:
         width = config.width
         super().__init__(
-            nn.Conv2d(channels, width // 2, 4, stride=2, padding=1),  # H/2
+            WindowConv2d(channels, width // 2),  # H/2
             nn.ReLU(),
             nn.Conv2d(width // 2, width, 4, stride=2, padding=1),  # H/4
             nn.ReLU(),
             nn.Conv2d(width, width, 3, padding=1),
             residual_stack(config),
-            nn.Conv2d(width, config.latent_dim, 1),
+            PointConv2d(width, config.latent_dim),
         )
 
 
@@ -86,5 +87,5 @@ class SmallDecoder(nn.Sequential):
             residual_stack(config),
             nn.ConvTranspose2d(width, width // 2, 4, stride=2, padding=1),  # 2h
             nn.ReLU(),
-            nn.ConvTranspose2d(width // 2, channels, 4, stride=2, padding=1),  # 4h
+            WindowConvTranspose2d(width // 2, channels),  # 4h
         )

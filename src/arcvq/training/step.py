@@ -62,7 +62,7 @@ class Step:
                 self.accelerator.backward(loss if share == 1 else share * loss)
             outputs.append(quantized)
             for name, term in losses.items():
-                own = term.detach() if share == 1 else share * term.detach()
+                own = term if share == 1 else share * term
                 terms[name] = terms[name] + own if name in terms else own
         if self.gradient_clip is not None:
             self.accelerator.clip_grad_norm_(self.model.parameters(), self.gradient_clip)
@@ -70,14 +70,16 @@ class Step:
         if not self.optimizer.step_was_skipped:
             self.keeps(outputs)
         self.optimizer.zero_grad()
-        return Outcome(terms, {name: value.detach() for name, value in outputs[-1].stats.items()})
+        return Outcome(terms, outputs[-1].stats)
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, dict[str, Tensor], Quantized]:
-        """uint8 (b, C, H, W) → the loss, its terms, and what the quantizer gave."""
+        """uint8 (b, C, H, W) → the loss, its terms, and what the quantizer gave: off the graph, all but the loss, for a compiled
+        function's backward pass asks for a gradient of everything that is on it."""
         images = to_unit(pixels, self.layout)  # (b, C, H, W) in [-1, 1]
         reconstruction, quantized = self.model(images)
         losses = {"reconstruction": self.objective(reconstruction, images), **quantized.losses}
-        return torch.stack(list(losses.values())).sum(), losses, quantized
+        loss = torch.stack(list(losses.values())).sum()
+        return loss, {name: term.detach() for name, term in losses.items()}, quantized.detach()
 
     def upkeep(self, outputs: Sequence[Quantized]) -> None:
         self.tokenizer.after_step(*outputs)
