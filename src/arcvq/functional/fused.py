@@ -32,7 +32,12 @@ def _there(function: Callable[Parameters, Result]) -> Callable[Parameters, Resul
 
     @wraps(function)
     def guarded(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-        with torch.cuda.device_of(args[0]):
+        first = args[0]
+        assert isinstance(first, Tensor)
+        where = first.get_device()  # −1 on a CPU, under the interpreter
+        if where < 0 or where == torch.cuda.current_device():
+            return function(*args, **kwargs)
+        with torch.cuda.device(where):
             return function(*args, **kwargs)
 
     return guarded
@@ -107,7 +112,7 @@ def _forward(
 
     z, c = kernels.split_rows(latents.contiguous(), codes.contiguous(), NO_DIRECTION)
     widening = kernels.Margin(margin, smallest_sine, monotone)
-    _, _, negatives, losses, *pulls = kernels.statistics(z, c, valid, scale, top_k, widening)
+    negatives, losses, *pulls = kernels.statistics(z, c, valid, scale, top_k, widening)
     tops, top_pulls, pushes = pulls
     return losses.mean(), negatives, tops, top_pulls, pushes, z.halves, z.inverse, c.halves
 

@@ -39,20 +39,21 @@ class Rows:
     )
 
     @property
-    def high(self) -> Tensor:
-        return self.halves[0]
-
-    @property
-    def low(self) -> Tensor:
-        return self.halves[1]
-
-    @property
     def count(self) -> int:
         return self.halves.shape[1]
 
     @property
     def depth(self) -> int:
         return self.halves.shape[2]
+
+
+def _cdiv(length: int, block: int) -> int:
+    return -(-length // block)
+
+
+def _power_of_two(number: int) -> int:
+    """The first that is not below."""
+    return 1 << (number - 1).bit_length()
 
 
 # ---- pieces ----------------------------------------------------------------------------------------------------------
@@ -63,6 +64,12 @@ def _rows(pointer, rows, row_count, depth, width):
     """(rows, depth) of a row-major matrix; zeros beyond its edges."""
     inside = (rows < row_count)[:, None] & (depth < width)[None, :]
     return tl.load(pointer + rows[:, None].to(tl.int64) * width + depth[None, :], mask=inside, other=0.0)
+
+
+@triton.jit
+def _lower(high, row_count, DEPTH: tl.constexpr):
+    """Where the low halves of split rows begin: behind the high ones."""
+    return high + tl.cast(row_count, tl.int64) * DEPTH
 
 
 @triton.jit
@@ -140,12 +147,10 @@ def _logarithm(peak, total):
 def _split_kernel(
     matrix,
     high,
-    low,
     inverse,
     row_count,
     other_matrix,
     other_high,
-    other_low,
     other_inverse,
     other_count,
     longest,
@@ -162,15 +167,12 @@ def _split_kernel(
     block = tl.program_id(0)
     if block < blocks:
         rows = block * ROWS + tl.arange(0, ROWS)
-        _split_block(
-            matrix, high, low, inverse, longest, rows, row_count, width, floor, length, False, ROWS, DEPTH, PIECE
-        )
+        _split_block(matrix, high, inverse, longest, rows, row_count, width, floor, length, False, ROWS, DEPTH, PIECE)
     else:
         rows = (block - blocks) * ROWS + tl.arange(0, ROWS)
         _split_block(
             other_matrix,
             other_high,
-            other_low,
             other_inverse,
             longest,
             rows,
@@ -189,7 +191,6 @@ def _split_kernel(
 def _split_block(
     matrix,
     high,
-    low,
     inverse,
     longest,
     rows,
@@ -212,6 +213,7 @@ def _split_block(
         norm = tl.sqrt_rn(total)
     factor = tl.where(norm > floor, tl.div_rn(1.0, tl.where(norm > floor, norm, 1.0)), 1.0)
     tl.store(inverse + rows, factor, mask=rows < row_count)
+    low = _lower(high, row_count, DEPTH)
     for start in range(0, DEPTH, PIECE):
         depth = start + tl.arange(0, PIECE)
         x = _rows(matrix, rows, row_count, depth, width).to(tl.float32) * (factor * length)[:, None]
@@ -231,16 +233,14 @@ def split_rows(latents: Tensor, codes: Tensor, floor: float, longest: Tensor | N
         inverse = torch.empty(count, dtype=torch.float32, device=latents.device)
         found.append(Rows(halves, inverse))
     (z, c), rows = found, 32
-    blocks = triton.cdiv(z.count, rows)
-    _split_kernel[(blocks + triton.cdiv(c.count, rows),)](
+    blocks = _cdiv(z.count, rows)
+    _split_kernel[(blocks + _cdiv(c.count, rows),)](
         latents,
-        z.high,
-        z.low,
+        z.halves,
         z.inverse,
         z.count,
         codes,
-        c.high,
-        c.low,
+        c.halves,
         c.inverse,
         c.count,
         codes if longest is None else longest,
@@ -262,10 +262,8 @@ def split_rows(latents: Tensor, codes: Tensor, floor: float, longest: Tensor | N
 @triton.jit(do_not_specialize=["query_count", "key_count", "split_size"])
 def _search_kernel(
     q_high_ptr,
-    q_low_ptr,
     q_inverse,
     k_high_ptr,
-    k_low_ptr,
     k_inverse,
     bias,
     best_scores,
@@ -289,6 +287,8 @@ def _search_kernel(
     rows = tl.program_id(0) * QUERIES + tl.arange(0, QUERIES)
     split = tl.program_id(1)
     inside = rows < query_count
+    q_low_ptr = _lower(q_high_ptr, query_count, DEPTH)
+    k_low_ptr = _lower(k_high_ptr, key_count, DEPTH)
     q_high = _rows(q_high_ptr, rows, query_count, tl.arange(0, PIECE), DEPTH)
     q_low = _rows(q_low_ptr, rows, query_count, tl.arange(0, PIECE), DEPTH)
     tolerance = tl.zeros((QUERIES,), dtype=tl.float32) + slack * length * length
@@ -446,17 +446,15 @@ def assign(
     q, k = split_rows(queries, keys, floor, None if bias is None else (2 * bias.amax()).sqrt())
     tiling = tiling or tiling_for("search", key_count, q.depth)
     if splits is None:
-        splits = PROGRAMS // triton.cdiv(count, tiling.rows)
+        splits = PROGRAMS // _cdiv(count, tiling.rows)
     splits, split_size = _split(key_count, tiling.columns, splits, least=32)
     bias_or_not = keys if bias is None else bias
     scores, doubts = (torch.empty(splits, count, dtype=torch.float32, device=queries.device) for _ in range(2))
     parts = torch.empty(splits, count, dtype=torch.int32, device=queries.device)
-    _search_kernel[(triton.cdiv(count, tiling.rows), splits)](
-        q.high,
-        q.low,
+    _search_kernel[(_cdiv(count, tiling.rows), splits)](
+        q.halves,
         q.inverse,
-        k.high,
-        k.low,
+        k.halves,
         k.inverse,
         bias_or_not,
         scores,
@@ -476,7 +474,7 @@ def assign(
         num_stages=tiling.stages,
     )
     # Few queries to a program: a codebook with many equal codes leaves many in doubt, and each is a walk of its own.
-    _settle_kernel[(triton.cdiv(count, 8),)](
+    _settle_kernel[(_cdiv(count, 8),)](
         queries,
         keys,
         k.inverse,
@@ -510,9 +508,7 @@ def _slack(width: int) -> float:
 @triton.jit(do_not_specialize=["token_count", "code_count", "splits", "split_size"])
 def _statistics_kernel(
     z_high_ptr,
-    z_low_ptr,
     c_high_ptr,
-    c_low_ptr,
     valid,
     top_cosines,
     top_tokens,
@@ -539,6 +535,8 @@ def _statistics_kernel(
     slots = tl.arange(0, SLOTS)
     places = tl.arange(0, TOKENS)
     depth = tl.arange(0, PIECE)
+    z_low_ptr = _lower(z_high_ptr, token_count, DEPTH)
+    c_low_ptr = _lower(c_high_ptr, code_count, DEPTH)
     code_high = _rows(c_high_ptr, rows, code_count, depth, DEPTH)
     code_low = _rows(c_low_ptr, rows, code_count, depth, DEPTH)
     # Slots beyond the k-th hold +inf: they are never the smallest, so never replaced.
@@ -661,8 +659,9 @@ def _merge_kernel(
         cosines = tl.where(chosen, float("-inf"), cosines)
     place = rows[:, None].to(tl.int64) * TOP + slots[None, :]
     kept = inside[:, None] & (slots < TOP)[None, :]
-    tl.store(top_cosines + place, top, mask=kept)
-    tl.store(top_tokens + place, token.to(tl.int64), mask=kept)
+    if not FINISH:
+        tl.store(top_cosines + place, top, mask=kept)
+        tl.store(top_tokens + place, token.to(tl.int64), mask=kept)
     left = _powers_of_two(scale) * cosines
     there = inside[:, None] & (parts < splits)[None, :]
     part = tl.load(
@@ -695,28 +694,23 @@ def statistics(
 ) -> tuple[Tensor, ...]:
     """Per code: top cosines (K, k) in falling order, their tokens (K, k), log Σ exp(scale·cos) over the other tokens (K,).
 
-    With a margin, each code's loss (K,) and its `Pulls`, too.
+    With a margin, of these the last alone, then each code's loss (K,) and its `Pulls`.
     """
-    device = codes.high.device
+    count, device = codes.count, codes.halves.device
     tiling = tiling or tiling_for("statistics", codes.count, codes.depth)
-    programs = triton.cdiv(codes.count, tiling.rows)
+    programs = _cdiv(codes.count, tiling.rows)
     if splits is None:
         splits = min(PROGRAMS // programs, MOST_ENTRIES // top_k)
     splits, split_size = _split(latents.count, tiling.columns, splits, least=2)
-    parts, whole = (
-        (
-            torch.empty(rows, top_k, dtype=torch.float32, device=device),
-            torch.empty(rows, top_k, dtype=kind, device=device),
-            torch.empty(rows, dtype=torch.float32, device=device),
-        )
-        for rows, kind in ((codes.count * splits, torch.int32), (codes.count, torch.int64))
+    parts = (
+        torch.empty(count * splits, top_k, dtype=torch.float32, device=device),
+        torch.empty(count * splits, top_k, dtype=torch.int32, device=device),
+        torch.empty(count * splits, dtype=torch.float32, device=device),
     )
     _statistics_kernel[(programs, splits)](
-        latents.high,
-        latents.low,
-        codes.high,
-        codes.low,
-        latents.high if valid is None else valid,
+        latents.halves,
+        codes.halves,
+        latents.halves if valid is None else valid,
         *parts,
         latents.count,
         codes.count,
@@ -726,7 +720,7 @@ def statistics(
         LENGTH,
         MASKED=valid is not None,
         TOP=top_k,
-        SLOTS=triton.next_power_of_2(top_k),
+        SLOTS=_power_of_two(top_k),
         CODES=tiling.rows,
         TOKENS=tiling.columns,
         DEPTH=codes.depth,
@@ -734,14 +728,18 @@ def statistics(
         num_warps=tiling.warps,
         num_stages=tiling.stages,
     )
-    finished = (torch.empty(codes.count, dtype=torch.float32, device=device), *Pulls.empty(codes.count, top_k, device))
-    entries = triton.next_power_of_2(splits * top_k)
+    negatives = torch.empty(count, dtype=torch.float32, device=device)
+    nothing = (negatives,) * 4
+    tops = nothing[:2] if margin else _empty_tops(count, top_k, device)
+    finished = (torch.empty_like(negatives), *Pulls.empty(count, top_k, device)) if margin else nothing
+    entries = _power_of_two(splits * top_k)
     at_once = max(1, min(32, 2048 // entries))
-    _merge_kernel[(triton.cdiv(codes.count, at_once),)](
+    _merge_kernel[(_cdiv(count, at_once),)](
         *parts,
-        *whole,
+        *tops,
+        negatives,
         *finished,
-        codes.count,
+        count,
         splits,
         scale,
         *(margin.numbers if margin else (1.0, 0.0, 1.0)),
@@ -749,12 +747,16 @@ def statistics(
         FINISH=margin is not None,
         MONOTONE=margin is not None and margin.monotone,
         TOP=top_k,
-        SLOTS=triton.next_power_of_2(top_k),
+        SLOTS=_power_of_two(top_k),
         CODES=at_once,
         ENTRIES=entries,
-        SPLITS=triton.next_power_of_2(splits),
+        SPLITS=_power_of_two(splits),
     )
-    return (*whole, *finished) if margin else whole
+    return (negatives, *finished) if margin else (*tops, negatives)
+
+
+def _empty_tops(codes: int, top_k: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    return tuple(torch.empty(codes, top_k, dtype=kind, device=device) for kind in (torch.float32, torch.int64))  # type: ignore[return-value]
 
 
 # ---- the loss of each code -----------------------------------------------------------------------------------------------
@@ -855,7 +857,7 @@ def finish(
     """Per code: its loss (K,), and the slope of that in its top cosines (K, k) and its negatives (K,)."""
     code_count, top_k = top_cosines.shape
     losses, grad_top, grad_negatives = (torch.empty_like(x) for x in (negatives, top_cosines, negatives))
-    _finish_kernel[(triton.cdiv(code_count, 128),)](
+    _finish_kernel[(_cdiv(code_count, 128),)](
         top_cosines,
         top_tokens,
         negatives,
@@ -867,7 +869,7 @@ def finish(
         *margin.numbers,
         MONOTONE=margin.monotone,
         TOP=top_k,
-        SLOTS=triton.next_power_of_2(top_k),
+        SLOTS=_power_of_two(top_k),
         CODES=128,
     )
     return losses, grad_top, grad_negatives
@@ -909,9 +911,7 @@ def _pull_kernel(
 @triton.jit(do_not_specialize=["token_count", "code_count", "split_size"])
 def _backward_kernel(
     z_high_ptr,
-    z_low_ptr,
     c_high_ptr,
-    c_low_ptr,
     negatives,
     tops,
     top_pulls,
@@ -947,6 +947,8 @@ def _backward_kernel(
     rows = first + tl.arange(0, TOKENS)
     out = tl.program_id(1) * OUT + tl.arange(0, OUT)
     split = tl.program_id(2)
+    z_low_ptr = _lower(z_high_ptr, token_count, DEPTH)
+    c_low_ptr = _lower(c_high_ptr, code_count, DEPTH)
     u_high = _rows(z_high_ptr, rows, token_count, tl.arange(0, PIECE), DEPTH)
     u_low = _rows(z_low_ptr, rows, token_count, tl.arange(0, PIECE), DEPTH)
     gradient = tl.zeros((TOKENS, OUT), dtype=tl.float32)
@@ -1072,7 +1074,7 @@ def pulls_of(top_tokens: Tensor, grad_top: Tensor, grad_negatives: Tensor, scale
     codes, top_k = top_tokens.shape
     largest = torch.maximum(grad_top.abs().amax(), scale * grad_negatives.abs().amax())
     pulls = Pulls.empty(codes, top_k, largest.device)
-    _pull_kernel[(triton.cdiv(codes, 128),)](
+    _pull_kernel[(_cdiv(codes, 128),)](
         top_tokens, grad_top, grad_negatives, largest, *pulls, codes, scale, ROOM, TOP=top_k, CODES=128
     )
     return pulls, largest
@@ -1096,7 +1098,7 @@ def backward(
     if not count:
         return torch.empty_like(latents)
     tiling = tiling or tiling_for("backward", codes.count, codes.depth)
-    programs = triton.cdiv(count, tiling.rows)
+    programs = _cdiv(count, tiling.rows)
     if splits is None:
         splits = min(LARGEST_PARTS // (count * width), 16 * PROGRAMS // programs)
     splits, split_size = _split(codes.count, tiling.columns, splits, least=32)
@@ -1107,10 +1109,8 @@ def backward(
     mask = latents if valid is None else valid
     shrink /= ROOM * LENGTH
     _backward_kernel[(programs, codes.depth // out, splits)](
-        split_latents.high,
-        split_latents.low,
-        codes.high,
-        codes.low,
+        split_latents.halves,
+        codes.halves,
         negatives,
         *pulls,
         latents,
@@ -1137,7 +1137,7 @@ def backward(
         num_stages=tiling.stages,
     )
     if not final:
-        _project_kernel[(triton.cdiv(count, 32),)](
+        _project_kernel[(_cdiv(count, 32),)](
             latents,
             split_latents.inverse,
             mask,
@@ -1163,6 +1163,6 @@ ROOM = 16384.0
 
 def _split(length: int, block: int, wanted: int, least: int) -> tuple[int, int]:
     """Into how many parts a kernel's walk is cut, and their size: whole blocks, at least `least` of them to a part."""
-    blocks = triton.cdiv(max(1, length), block)
-    size = triton.cdiv(blocks, max(1, min(wanted, blocks // least)))
-    return triton.cdiv(blocks, size), size * block
+    blocks = _cdiv(max(1, length), block)
+    size = _cdiv(blocks, max(1, min(wanted, blocks // least)))
+    return _cdiv(blocks, size), size * block

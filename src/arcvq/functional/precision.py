@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -21,10 +21,11 @@ def is_exporting() -> bool:
     return torch.compiler.is_exporting()
 
 
-@contextmanager
-def without_autocast(tensor: Tensor) -> Iterator[None]:
-    with torch.autocast(device_type=tensor.device.type, enabled=False):
-        yield
+def without_autocast(tensor: Tensor) -> AbstractContextManager[None]:
+    kind = tensor.device.type
+    if not torch.compiler.is_compiling() and not torch.is_autocast_enabled(kind):
+        return nullcontext()  # a switch that is off costs more to switch off than a small kernel takes
+    return torch.autocast(device_type=kind, enabled=False)
 
 
 @contextmanager

@@ -2,17 +2,19 @@
 
 A library's convolution pads three channels to eight and starves its tensor cores; here the sixteen pixels under a 4×4 window are the
 channels instead. One product per image, so that the weights' gradient is a sum of many short products rather than one product whose
-sum runs over the whole batch in a handful of blocks. The modules are PyTorch's own, weights and all, and on a CPU they do
-what those do.
+sum runs over the whole batch in a handful of blocks. The modules are PyTorch's own, weights and all, and do what those do wherever
+they are not compiled for a GPU.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from arcvq.functional.precision import compute_dtype
+from arcvq.functional.precision import compute_dtype, is_exporting
 
 
 class WindowConv2d(nn.Conv2d):
@@ -22,7 +24,7 @@ class WindowConv2d(nn.Conv2d):
         super().__init__(channels, out, 4, stride=2, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
-        return window_conv(x, self.weight, self.bias) if x.is_cuda else super().forward(x)
+        return window_conv(x, self.weight, self.bias) if _pays(x) else super().forward(x)
 
 
 class WindowConvTranspose2d(nn.ConvTranspose2d):
@@ -32,7 +34,7 @@ class WindowConvTranspose2d(nn.ConvTranspose2d):
         super().__init__(channels, out, 4, stride=2, padding=1)
 
     def forward(self, x: Tensor, output_size: list[int] | None = None) -> Tensor:
-        products = x.is_cuda and output_size is None
+        products = output_size is None and _pays(x)
         return window_conv_transpose(x, self.weight, self.bias) if products else super().forward(x, output_size)
 
 
@@ -43,22 +45,23 @@ class PointConv2d(nn.Conv2d):
         super().__init__(channels, out, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        return point_conv(x, self.weight, self.bias) if x.is_cuda else super().forward(x)
+        return point_conv(x, self.weight, self.bias) if _pays(x) else super().forward(x)
+
+
+def _pays(x: Tensor) -> bool:
+    """Compiled for a GPU, that is: otherwise cutting an image into windows takes several walks over it."""
+    return x.is_cuda and torch.compiler.is_compiling() and not is_exporting()
 
 
 def window_conv(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """weight (out, C, 4, 4): each window's pixels by the weights."""
-    windows = F.pad(x, (1, 1, 1, 1)).unfold(2, 4, 2).unfold(3, 4, 2)  # (B, C, h, w, 4, 4)
-    rows = windows.permute(0, 2, 3, 1, 4, 5).flatten(3)  # (B, h, w, C·16)
-    return _product(rows, weight.flatten(1).T, bias)
+    return _product(_windows(x.permute(0, 2, 3, 1)), weight.permute(2, 3, 1, 0).flatten(0, 2), bias)
 
 
 def window_conv_transpose(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """weight (C, out, 4, 4): each place's window of the image, and the windows laid over each other."""
-    batch, _, height, width = x.shape
-    windows = _product(x.permute(0, 2, 3, 1), weight.flatten(1), None).permute(0, 2, 3, 1)  # (B, h, w, out·16)
-    windows = windows.to(compute_dtype(windows)).reshape(batch, height, width, weight.shape[1], 4, 4)
-    image = _lay(_lay(windows.movedim(4, -1), 1), 2)  # along the rows, then along the columns: (B, 2h, 2w, out)
+    windows = _product(x.permute(0, 2, 3, 1), weight.permute(0, 2, 3, 1).flatten(1), None)  # (B, 16·out, h, w)
+    image = _Overlay.apply(windows.permute(0, 2, 3, 1))  # (B, 2h, 2w, out)
     return (image if bias is None else image + bias).permute(0, 3, 1, 2)
 
 
@@ -75,14 +78,36 @@ def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return (y if bias is None else y + bias.to(y.dtype)).permute(0, 3, 1, 2)
 
 
-def _lay(windows: Tensor, axis: int) -> Tensor:
-    """Windows of four places, two apart along `axis` and their places last, laid over each other: n windows reach 2n places.
+def _windows(image: Tensor) -> Tensor:
+    """(B, 2h, 2w, C) → (B, h, w, 16·C): the 4×4 windows at every other pixel, the outermost a pixel beyond the edges."""
+    windows = F.pad(image, (0, 0, 1, 1, 1, 1)).unfold(1, 4, 2).unfold(2, 4, 2)  # (B, h, w, C, 4, 4)
+    return windows.movedim(3, 5).flatten(3)
 
-    Window i covers the places 2i − 1 to 2i + 2, of which the first and the last of all fall outside.
+
+class _Overlay(torch.autograd.Function):
+    """(B, h, w, 16·C) → (B, 2h, 2w, C): windows laid over each other, added in float32. The transpose of `_windows`."""
+
+    @staticmethod
+    def forward(windows: Tensor) -> Tensor:
+        batch, height, width, channels = (*windows.shape[:3], windows.shape[3] // 16)
+        places = windows.to(compute_dtype(windows)).view(batch, height, width, 4, 4, channels).transpose(2, 3)
+        return _lay(_lay(places.reshape(batch, 4 * height, 4 * width, channels), 1), 2)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.dtype = inputs[0].dtype
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return _windows(grads[0].to(ctx.dtype))
+
+
+def _lay(places: Tensor, axis: int) -> Tensor:
+    """Windows of four places each, one behind the other along `axis`, laid over each other: 4n → 2n.
+
+    Window i begins at place 2i − 1, so that places 2i and 2i + 1 are its second and third, the last of the window before and the
+    first of the one after.
     """
-    count = windows.shape[axis]
-    outside = torch.zeros_like(windows.narrow(axis, 0, 1))
-    padded = torch.cat((outside, windows, outside), axis)
-    before, here, after = (padded.narrow(axis, i, count) for i in range(3))
-    even, odd = here[..., 1] + before[..., 3], here[..., 2] + after[..., 0]
-    return torch.stack((even, odd), axis + 1).flatten(axis, axis + 1)
+    beyond = [0, 0] * (places.dim() - 1 - axis) + [1, 1]
+    around = F.pad(places, beyond).unfold(axis, 6, 4)  # each window between two places of its neighbours
+    return (around[..., 2:4] + around[..., ::5]).movedim(-1, axis + 1).flatten(axis, axis + 1)
