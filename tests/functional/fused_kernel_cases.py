@@ -248,8 +248,8 @@ def test_the_operators_keep_pytorch_s_rules(masked: bool) -> None:
     opcheck(operators.fused_statistics_backward.default, backward)
     learning = top_cosines.requires_grad_(), top_tokens, negatives.requires_grad_()
     opcheck(operators.fused_finish.default, (*learning, 10.0, 0.1, 1e-3, masked))
-    opcheck(operators.fused_arc_loss.default, (leaf, codebook, valid, 10.0, 0.1, 3, 1e-3, masked))
-    _, *saved = operators.fused_arc_loss(latents, codebook, valid, 10.0, 0.1, 3, 1e-3, masked)
+    opcheck(operators.fused_arc_loss.default, (leaf, codebook, valid, 10.0, 0.1, 3, 1e-3, masked, not masked))
+    _, _, *saved = operators.fused_arc_loss(latents, codebook, valid, 10.0, 0.1, 3, 1e-3, masked, False)
     upstream = torch.tensor(0.5, device=DEVICE)
     opcheck(operators.fused_arc_loss_backward.default, (upstream, latents, valid, *saved, 10.0, 0.1, 1e-3))
 
@@ -273,3 +273,15 @@ def test_the_finish_equals_the_reference(scale: float, monotone: bool) -> None:
         loss.backward()
         results.append((loss.detach(), *(torch.nan_to_num(leaf.grad) for leaf in leaves)))
     torch.testing.assert_close(results[1], results[0], rtol=2e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_search_and_loss_together_are_the_two_apart(masked: bool) -> None:
+    latents, codebook = case(300, 40, 24)
+    valid = (torch.arange(len(latents), device=DEVICE) % 3 > 0) if masked else None
+    apart, together = (latents.clone().requires_grad_() for _ in range(2))
+    expected = functional.arc_loss(apart, codebook, top_k=4, backend="triton", valid=valid)
+    tokens, loss = functional.assign_and_arc_loss(together, codebook, top_k=4, backend="triton", valid=valid)
+    assert torch.equal(tokens, functional.assign(latents, codebook, "cosine", "triton"))
+    assert torch.equal(loss, expected)
+    assert torch.equal(torch.autograd.grad(loss, together)[0], torch.autograd.grad(expected, apart)[0])

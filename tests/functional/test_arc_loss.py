@@ -254,3 +254,12 @@ def test_with_one_positive_it_is_cross_entropy_on_arcface_logits_with_codes_as_a
     torch.testing.assert_close(loss, expected)
     ours, theirs = (torch.autograd.grad(value, latents)[0] for value in (loss, expected))
     torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("body", ["reference", "chunked"])
+def test_search_and_loss_together_are_the_two_apart(body: Literal["reference", "chunked"]) -> None:
+    torch.manual_seed(0)
+    latents, codebook = torch.randn(50, 6), torch.randn(9, 6)
+    tokens, loss = functional.assign_and_arc_loss(latents, codebook, top_k=2, backend=body)
+    assert torch.equal(tokens, functional.assign(latents, codebook, "cosine", body))
+    assert torch.equal(loss, functional.arc_loss(latents, codebook, top_k=2, backend=body))

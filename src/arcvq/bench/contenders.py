@@ -97,7 +97,15 @@ def _arc_step(latents: Tensor, codes: Tensor, backend: functional.Backend) -> St
 
 
 def _samp_step(latents: Tensor, codes: Tensor, backend: functional.Backend) -> Step:
-    return _both(_assign_step(latents, codes, backend), _arc_step(latents, codes, backend))
+    leaf = latents.detach().clone().requires_grad_()
+
+    def step() -> Tensor:
+        tokens, loss = functional.assign_and_arc_loss(leaf, codes, SCALE, MARGIN, TOP_K, backend)
+        loss.backward()
+        leaf.grad = None
+        return tokens
+
+    return step
 
 
 def _graphed_samp_step(latents: Tensor, codes: Tensor) -> Step:

@@ -1,7 +1,15 @@
 """The mathematics, as pure functions of tensors. Names and equation numbers are the paper's."""
 
 from arcvq.functional.anchors import anchor_rate, contrastive_loss, nearest_latents
-from arcvq.functional.arc import ArcStatistics, arc_finish, arc_loss, arc_merge, arc_statistics, margin_cosine
+from arcvq.functional.arc import (
+    ArcStatistics,
+    arc_finish,
+    arc_loss,
+    arc_merge,
+    arc_statistics,
+    assign_and_arc_loss,
+    margin_cosine,
+)
 from arcvq.functional.assign import assign, perplexity, token_counts, token_sums
 from arcvq.functional.ball import ball_bound_
 from arcvq.functional.chunks import BACKENDS, Backend
@@ -31,6 +39,7 @@ __all__ = [
     "arc_merge",
     "arc_statistics",
     "assign",
+    "assign_and_arc_loss",
     "ball_bound_",
     "code_logits",
     "contrastive_loss",

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from arcvq.errors import ArcvqError
 from arcvq.functional import fused
+from arcvq.functional.assign import assign
 from arcvq.functional.chunks import Backend, check_pair, choose_backend, code_blocks, token_blocks
 from arcvq.functional.precision import compute_dtype, ieee_matmul, matmul, without_autocast
 from arcvq.functional.similarity import unit
@@ -50,20 +51,50 @@ def arc_loss(
     `valid` (N,) bool leaves padded tokens out. `monotone` straightens the logit where θ + m passes π, see `margin_cosine`.
     `chunked` never holds more than a block of the K × N cosines, forward or backward; `triton` (CUDA) holds none in memory.
     """
+    _check_batch(latents, codebook, top_k)
+    learns = codebook.requires_grad and not stop_gradient
+    if choose_backend(backend, latents) == "triton" and _fused_serves(learns, top_k):
+        valid = _checked(latents, valid, scale, top_k)
+        codes = codebook.detach().to(torch.float32)
+        return fused.arc_loss(latents, codes, valid, scale, margin, top_k, SMALLEST_SINE, monotone, False)[0]
+    statistics = arc_statistics(
+        latents, codebook, scale=scale, top_k=top_k, backend=backend, stop_gradient=stop_gradient, valid=valid
+    )
+    return arc_finish(statistics, scale=scale, margin=margin, monotone=monotone, backend=backend)
+
+
+def assign_and_arc_loss(
+    latents: Tensor,
+    codebook: Tensor,
+    scale: float = 10.0,
+    margin: float = 0.1,
+    top_k: int = 3,
+    backend: Backend = "auto",
+    *,
+    stop_gradient: bool = True,
+    monotone: bool = False,
+    valid: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """`assign` by cosine and `arc_loss` in one call, in which the kernels read latents and codes once: tokens (N,) and L_A."""
+    learns = codebook.requires_grad and not stop_gradient
+    if choose_backend(backend, latents) == "triton" and _fused_serves(learns, top_k):
+        _check_batch(latents, codebook, top_k)
+        valid = _checked(latents, valid, scale, top_k)
+        codes = codebook.detach().to(torch.float32)
+        loss, tokens = fused.arc_loss(latents, codes, valid, scale, margin, top_k, SMALLEST_SINE, monotone, True)
+        return tokens, loss
+    loss = arc_loss(
+        latents, codebook, scale, margin, top_k, backend, stop_gradient=stop_gradient, monotone=monotone, valid=valid
+    )
+    return assign(latents, codebook, "cosine", backend), loss
+
+
+def _check_batch(latents: Tensor, codebook: Tensor, top_k: int) -> None:
     check_pair(latents, codebook)
     if top_k > latents.shape[0]:
         raise ArcvqError(
             f"top_k is {top_k} but there are only {latents.shape[0]} latents: lower top_k or enlarge the batch"
         )
-    learns = codebook.requires_grad and not stop_gradient
-    if choose_backend(backend, latents) == "triton" and _fused_serves(learns, top_k):
-        valid = _checked(latents, valid, scale, top_k)
-        codes = codebook.detach().to(torch.float32)
-        return fused.arc_loss(latents, codes, valid, scale, margin, top_k, SMALLEST_SINE, monotone)
-    statistics = arc_statistics(
-        latents, codebook, scale=scale, top_k=top_k, backend=backend, stop_gradient=stop_gradient, valid=valid
-    )
-    return arc_finish(statistics, scale=scale, margin=margin, monotone=monotone, backend=backend)
 
 
 def arc_statistics(

@@ -17,7 +17,7 @@ from arcvq.functional.similarity import NO_DIRECTION
 from arcvq.functional.tilings import padded_width
 
 Triple = tuple[Tensor, Tensor, Tensor]
-Loss = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
+Loss = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
 # More top tokens than this make the kernels long to compile: the chunked body serves them.
@@ -69,10 +69,13 @@ def arc_loss(
     top_k: int,
     smallest_sine: float,
     monotone: bool,
-) -> Tensor:
-    """Statistics and finish in one, for a batch that is all here."""
-    arguments = (latents, codes, valid, scale, margin, top_k, smallest_sine, monotone)
-    return _loss_operator(*arguments)[0] if torch.compiler.is_compiling() else _Loss.apply(*arguments)
+    search: bool,
+) -> tuple[Tensor, Tensor]:
+    """Statistics and finish in one, for a batch that is all here; with `search` each latent's nearest code by cosine as well,
+    which reads the same rows: the loss and tokens (N,), or (0,)."""
+    arguments = (latents, codes, valid, scale, margin, top_k, smallest_sine, monotone, search)
+    loss, tokens, *_ = _loss_operator(*arguments) if torch.compiler.is_compiling() else _Loss.apply(*arguments)
+    return loss, tokens
 
 
 # ---- search ------------------------------------------------------------------------------------------------------------
@@ -106,15 +109,18 @@ def _forward(
     top_k: int,
     smallest_sine: float,
     monotone: bool,
+    search: bool,
 ) -> Loss:
-    """The loss, and what its backward needs."""
+    """The loss, the tokens, and what the loss's backward needs."""
     from arcvq.functional import kernels
 
-    z, c = kernels.split_rows(latents.contiguous(), codes.contiguous(), NO_DIRECTION)
+    latents, codes = latents.contiguous(), codes.contiguous()
+    z, c = kernels.split_rows(latents, codes, NO_DIRECTION)
+    tokens = kernels.search(latents, codes, z, c, None) if search else _no_tokens(latents)
     widening = kernels.Margin(margin, smallest_sine, monotone)
     negatives, losses, *pulls = kernels.statistics(z, c, valid, scale, top_k, widening)
     tops, top_pulls, pushes = pulls
-    return losses.mean(), negatives, tops, top_pulls, pushes, z.halves, z.inverse, c.halves
+    return losses.mean(), tokens, negatives, tops, top_pulls, pushes, z.halves, z.inverse, c.halves
 
 
 @_there
@@ -143,18 +149,18 @@ def _backward(
 
 class _Loss(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, *arguments: Any) -> Tensor:
-        loss, *rest = _forward(*arguments)
-        latents, _, valid, ctx.scale, ctx.margin, _, ctx.smallest_sine, _ = arguments
+    def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, Tensor]:
+        loss, tokens, *rest = _forward(*arguments)
+        latents, _, valid, ctx.scale, ctx.margin, _, ctx.smallest_sine, *_ = arguments
+        ctx.mark_non_differentiable(tokens)
         ctx.save_for_backward(latents, valid, *rest)
-        return loss
+        return loss, tokens
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Any) -> Any:
-        (grad,) = grads
-        gradient = _backward(grad, *ctx.saved_tensors, ctx.scale, ctx.margin, ctx.smallest_sine)  # type: ignore[call-arg]
-        return gradient, *(None,) * 7
+        gradient = _backward(grads[0], *ctx.saved_tensors, ctx.scale, ctx.margin, ctx.smallest_sine)  # type: ignore[call-arg]
+        return gradient, *(None,) * 8
 
 
 _loss_operator = torch.library.custom_op("arcvq::fused_arc_loss", _forward, mutates_args=())
@@ -162,10 +168,13 @@ _loss_backward_operator = torch.library.custom_op("arcvq::fused_arc_loss_backwar
 
 
 @_loss_operator.register_fake
-def _(latents: Tensor, codes: Tensor, valid: Tensor | None, scale: float, margin: float, top_k: int, *_: Any) -> Loss:
+def _(
+    latents: Tensor, codes: Tensor, valid: Tensor | None, scale: float, margin: float, top_k: int, *rest: Any
+) -> Loss:
     tokens, count, depth = latents.shape[0], codes.shape[0], padded_width(codes.shape[1])
     return (
         codes.new_empty(()),
+        latents.new_empty(tokens, dtype=torch.int64) if rest[-1] else _no_tokens(latents),
         codes.new_empty(count),
         codes.new_empty(top_k, count, dtype=torch.int32),
         codes.new_empty(top_k, count),
@@ -182,15 +191,19 @@ def _(grad: Tensor, latents: Tensor, *_: Any) -> Tensor:
 
 
 def _loss_setup(ctx: Any, inputs: Any, output: Any) -> None:
-    latents, _, valid, ctx.scale, ctx.margin, _, ctx.smallest_sine, _ = inputs
-    _, *rest = output
-    ctx.mark_non_differentiable(*rest)
+    latents, _, valid, ctx.scale, ctx.margin, _, ctx.smallest_sine, *_ = inputs
+    _, tokens, *rest = output
+    ctx.mark_non_differentiable(tokens, *rest)
     ctx.save_for_backward(latents, valid, *rest)
 
 
 def _loss_gradient(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
     gradient = _loss_backward_operator(grad, *ctx.saved_tensors, ctx.scale, ctx.margin, ctx.smallest_sine)
-    return gradient, *(None,) * 7
+    return gradient, *(None,) * 8
+
+
+def _no_tokens(latents: Tensor) -> Tensor:
+    return latents.new_empty(0, dtype=torch.int64)
 
 
 _loss_operator.register_autograd(_loss_gradient, setup_context=_loss_setup)

@@ -437,13 +437,26 @@ def assign(
     """argmax_j q·k_j/‖k_j‖, or with a bias (½‖k_j‖²) argmax_j (q·k_j − bias_j), for each row: (N,) int64. Ties go to the
     lowest index.
     """
+    queries, keys = queries.contiguous(), keys.contiguous()
+    # A query's length does not change which code is its nearest, only how it compares with a bias.
+    rows = split_rows(queries, keys, floor, None if bias is None else (2 * bias.amax()).sqrt())
+    return search(queries, keys, *rows, bias, tiling, splits)
+
+
+def search(
+    queries: Tensor,
+    keys: Tensor,
+    q: Rows,
+    k: Rows,
+    bias: Tensor | None,
+    tiling: Tiling | None = None,
+    splits: int | None = None,
+) -> Tensor:
+    """`assign` of rows that are in one piece and split already."""
     (count, width), key_count = queries.shape, keys.shape[0]
     tokens = torch.empty(count, dtype=torch.int64, device=queries.device)
     if not count:
         return tokens
-    queries, keys = queries.contiguous(), keys.contiguous()
-    # A query's length does not change which code is its nearest, only how it compares with a bias.
-    q, k = split_rows(queries, keys, floor, None if bias is None else (2 * bias.amax()).sqrt())
     tiling = tiling or tiling_for("search", key_count, q.depth)
     if splits is None:
         splits = PROGRAMS // _cdiv(count, tiling.rows)

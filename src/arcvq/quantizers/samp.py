@@ -18,6 +18,7 @@ from arcvq.functional import (
     arc_loss,
     arc_merge,
     arc_statistics,
+    assign_and_arc_loss,
     ball_bound_,
     perplexity,
     rate_like,
@@ -141,31 +142,30 @@ class Samp(nn.Module):
 
     def loss(self, latents: Tensor, codebook: Tensor, valid: Tensor | None = None, synchronize: bool = False) -> Tensor:
         """The unweighted L_A of latents (N, D) over the global batch (all processes when `synchronize`)."""
+        arc = self._settings(latents, synchronize)
+        if not synchronize or distributed.world_size() == 1:
+            return arc_loss(latents, codebook, **arc, valid=valid)
+        margin, monotone = arc.pop("margin"), arc.pop("monotone")
+        statistics = arc_statistics(latents, codebook, **arc, valid=valid)
+        shards = [ArcStatistics(*parts) for parts in zip(*(distributed.gather(part) for part in statistics))]
+        scale, backend = arc["scale"], arc["backend"]
+        return arc_finish(arc_merge(shards, scale), scale=scale, margin=margin, monotone=monotone, backend=backend)
+
+    def assign_and_loss(self, latents: Tensor, codebook: Tensor, valid: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The tokens that cosine selection takes, and this process's L_A."""
+        return assign_and_arc_loss(latents, codebook, **self._settings(latents, False), valid=valid)
+
+    def _settings(self, latents: Tensor, synchronize: bool) -> dict[str, Any]:
+        """What the ArcLoss is called with, once it is seen that it can be."""
         arc = self.arc
         if arc is None:
             raise ArcvqError("this Samp has no ArcLoss: give arc=Arc()")
-        processes = distributed.world_size() if synchronize else 1
-        if processes == 1 and arc.top_k > latents.shape[0]:
+        if (not synchronize or distributed.world_size() == 1) and arc.top_k > latents.shape[0]:
             raise ArcvqError(
                 f"top_k is {arc.top_k} but the batch has only {latents.shape[0]} tokens: lower arc.top_k or enlarge the batch"
             )
-        settings: dict[str, Any] = {"scale": arc.scale, "backend": self.backend}
-        if processes == 1:
-            return arc_loss(
-                latents,
-                codebook,
-                margin=arc.margin,
-                top_k=arc.top_k,
-                stop_gradient=arc.stop_gradient,
-                monotone=arc.monotone,
-                valid=valid,
-                **settings,
-            )
-        statistics = arc_statistics(
-            latents, codebook, top_k=arc.top_k, stop_gradient=arc.stop_gradient, valid=valid, **settings
-        )
-        shards = [ArcStatistics(*parts) for parts in zip(*(distributed.gather(part) for part in statistics))]
-        return arc_finish(arc_merge(shards, arc.scale), margin=arc.margin, monotone=arc.monotone, **settings)
+        names = ("scale", "margin", "top_k", "stop_gradient", "monotone")
+        return {"backend": self.backend, **{name: getattr(arc, name) for name in names}}
 
     @torch.no_grad()
     def bound_(self, codebook: Tensor, step: Tensor, *companions: Tensor) -> Tensor | None:

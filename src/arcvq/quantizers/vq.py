@@ -129,15 +129,20 @@ class VQ(Quantizer):
         config = self.config
         self._check_started()
         codebook = self.codebook  # (K, code_dim); computed, in some quantizers: so only once
-        tokens = assign(latents, codebook, config.metric, config.backend)  # (N,)
+        weight = self.samp.weight(self.step) if self.training else None
+        arc = None
+        if weight is not None and config.metric == "cosine" and not self.synchronizes:
+            tokens, arc = self.samp.assign_and_loss(latents, codebook, valid)  # (N,)
+        else:
+            tokens = assign(latents, codebook, config.metric, config.backend)
         codes = nn.functional.embedding(tokens, codebook)  # (N, code_dim)
         stats = self.token_stats(tokens, valid)
         losses = self.code_losses(latents, codes, codebook, valid)
 
         # γ(t) · L_A, Eq. 13
-        weight = self.samp.weight(self.step)
-        if weight is not None and self.training:
-            arc = self.samp.loss(latents, codebook, valid, self.synchronizes)
+        if weight is not None:
+            if arc is None:
+                arc = self.samp.loss(latents, codebook, valid, self.synchronizes)
             losses["arc"] = weight * arc
             stats.update(arc_loss=arc.detach(), arc_weight=weight)
         radius = self.samp.radius(self.step)
