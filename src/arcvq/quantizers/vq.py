@@ -15,6 +15,7 @@ from arcvq.functional import (
     Backend,
     Metric,
     assign,
+    lookup,
     rotate,
     straight_through,
     token_counts,
@@ -130,7 +131,7 @@ class VQ(Quantizer):
         self._check_started()
         codebook = self.codebook  # (K, code_dim); computed, in some quantizers: so only once
         tokens = assign(latents, codebook, config.metric, config.backend)  # (N,)
-        codes = nn.functional.embedding(tokens, codebook)  # (N, code_dim)
+        codes = lookup(codebook, tokens, config.backend)  # (N, code_dim)
         stats = self.token_stats(tokens, valid)
         losses = self.code_losses(latents, codes, codebook, valid)
 
