@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from arcvq import ArcvqError
-from arcvq.functional import arc_loss, chunks
+from arcvq.functional import arc_loss, assign, assign_and_arc_loss, chunks
 
 BODIES = ("reference", "chunked")
 
@@ -256,10 +256,10 @@ def test_with_one_positive_it_is_cross_entropy_on_arcface_logits_with_codes_as_a
     torch.testing.assert_close(ours, theirs)
 
 
-@pytest.mark.parametrize("body", ["reference", "chunked"])
-def test_search_and_loss_together_are_the_two_apart(body: Literal["reference", "chunked"]) -> None:
+@pytest.mark.parametrize("body", BODIES)
+def test_search_and_loss_together_are_the_two_apart(body: str) -> None:
     torch.manual_seed(0)
     latents, codebook = torch.randn(50, 6), torch.randn(9, 6)
-    tokens, loss = functional.assign_and_arc_loss(latents, codebook, top_k=2, backend=body)
-    assert torch.equal(tokens, functional.assign(latents, codebook, "cosine", body))
-    assert torch.equal(loss, functional.arc_loss(latents, codebook, top_k=2, backend=body))
+    tokens, loss = assign_and_arc_loss(latents, codebook, top_k=2, backend=body)
+    assert torch.equal(tokens, assign(latents, codebook, "cosine", body))
+    assert torch.equal(loss, arc_loss(latents, codebook, top_k=2, backend=body))

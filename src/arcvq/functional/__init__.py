@@ -17,6 +17,7 @@ from arcvq.functional.ema import ema_update_, smoothed_counts
 from arcvq.functional.entropy import entropy_loss, entropy_statistics
 from arcvq.functional.gaussian import gaussian_kl
 from arcvq.functional.lattice import fsq_bound, fsq_codes, lattice_digits, lattice_tokens
+from arcvq.functional.lookup import lookup
 from arcvq.functional.relaxed import distance_logits, divergence_from_uniform, gumbel, relaxed_one_hot
 from arcvq.functional.rotation import rotate
 from arcvq.functional.schedules import NAMED_RUNS, Schedule, rate_like
@@ -54,6 +55,7 @@ __all__ = [
     "gumbel",
     "lattice_digits",
     "lattice_tokens",
+    "lookup",
     "margin_cosine",
     "nearest_latents",
     "negative_entropy",

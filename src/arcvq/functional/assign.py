@@ -9,6 +9,7 @@ from arcvq.functional import fused
 from arcvq.functional.chunks import Backend, check_pair, choose_backend, code_blocks, token_blocks
 from arcvq.functional.precision import compute_dtype, ieee_matmul, matmul, without_autocast
 from arcvq.functional.similarity import Metric, check_metric, half_square, search_operands
+from arcvq.functional.tilings import FEW_CODES
 
 # Scores per group of `_best`.
 GROUP = 128
@@ -73,16 +74,25 @@ def _(queries: Tensor, keys: Tensor, bias: Tensor | None) -> Tensor:
     return torch.empty(queries.shape[0], dtype=torch.int64, device=queries.device)
 
 
-def token_counts(tokens: Tensor, codebook_size: int) -> Tensor:
+def token_counts(tokens: Tensor, codebook_size: int, backend: Backend = "auto") -> Tensor:
     """How many tokens fell on each code: (K,) int64. Tokens below zero are padding and fall on none."""
     flat = tokens.reshape(-1)
+    if choose_backend(backend, tokens) == "triton" and codebook_size <= FEW_CODES:
+        return fused.token_counts(flat, codebook_size)
     real = flat >= 0
     counts = torch.zeros(codebook_size, dtype=torch.int64, device=tokens.device)
     return counts.scatter_add(0, flat.clamp(min=0), real.to(torch.int64))
 
 
-def token_sums(latents: Tensor, tokens: Tensor, codebook_size: int) -> Tensor:
-    """The sum of the latents (N, D) that fell on each code: (K, D), in float32. Tokens below zero fall on none."""
+def token_sums(latents: Tensor, tokens: Tensor, codebook_size: int, backend: Backend = "auto") -> Tensor:
+    """The sum of the latents (N, D) that fell on each code: (K, D), in float32. Tokens below zero fall on none.
+
+    `triton` (CUDA) takes as long whatever the tokens are, and the same inputs give the same bits; where the latents learn, the
+    plain body serves them.
+    """
+    learning = torch.is_grad_enabled() and latents.requires_grad
+    if choose_backend(backend, latents) == "triton" and not learning:
+        return fused.token_sums(latents, tokens, codebook_size)
     real = (tokens >= 0).unsqueeze(1)
     rows = torch.where(real, latents.to(compute_dtype(latents)), 0.0)
     return rows.new_zeros(codebook_size, latents.shape[1]).index_add(0, tokens.clamp(min=0), rows)

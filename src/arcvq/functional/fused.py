@@ -50,6 +50,18 @@ def assign(queries: Tensor, keys: Tensor, bias: Tensor | None) -> Tensor:
     return _assign_operator(queries, keys, bias) if torch.compiler.is_compiling() else _assign(queries, keys, bias)
 
 
+def token_sums(values: Tensor, tokens: Tensor, codebook_size: int) -> Tensor:
+    """The sum of the values (N, D) that fell on each code: (K, D) float32. It has no gradient."""
+    body = _sums_operator if torch.compiler.is_compiling() else _sums
+    return body(values, tokens, codebook_size)
+
+
+def token_counts(tokens: Tensor, codebook_size: int) -> Tensor:
+    """How many tokens (N,) fell on each code: (K,) int64, of FEW_CODES at most."""
+    body = _counts_operator if torch.compiler.is_compiling() else _counts
+    return body(tokens, codebook_size)
+
+
 def statistics(latents: Tensor, codes: Tensor, valid: Tensor | None, scale: float, top_k: int) -> Triple:
     """Per-code statistics of latents and codes of any length: the cosines are taken inside. Only the latents learn."""
     return _statistics_operator(latents, codes, valid, scale, top_k)
@@ -94,6 +106,37 @@ _assign_operator = torch.library.custom_op("arcvq::fused_assign", _assign, mutat
 @_assign_operator.register_fake
 def _(queries: Tensor, keys: Tensor, bias: Tensor | None) -> Tensor:
     return torch.empty(queries.shape[0], dtype=torch.int64, device=queries.device)
+
+
+# ---- sums and counts by code -------------------------------------------------------------------------------------------
+
+
+@_there
+def _sums(values: Tensor, tokens: Tensor, codebook_size: int) -> Tensor:
+    from arcvq.functional import kernels
+
+    return kernels.token_sums(values, tokens, codebook_size)
+
+
+@_there
+def _counts(tokens: Tensor, codebook_size: int) -> Tensor:
+    from arcvq.functional import kernels
+
+    return kernels.token_counts(tokens, codebook_size)
+
+
+_sums_operator = torch.library.custom_op("arcvq::fused_token_sums", _sums, mutates_args=())
+_counts_operator = torch.library.custom_op("arcvq::fused_token_counts", _counts, mutates_args=())
+
+
+@_sums_operator.register_fake
+def _(values: Tensor, tokens: Tensor, codebook_size: int) -> Tensor:
+    return values.new_empty(codebook_size, values.shape[1], dtype=torch.float32)
+
+
+@_counts_operator.register_fake
+def _(tokens: Tensor, codebook_size: int) -> Tensor:
+    return tokens.new_empty(codebook_size, dtype=torch.int64)
 
 
 # ---- the whole loss ------------------------------------------------------------------------------------------------------

@@ -43,6 +43,11 @@ TILINGS: dict[Kernel, dict[int, tuple[Tiling, Tiling]]] = {
     },
 }
 
+# Sums by code: codes that stay in a program, tokens that stream past it. Up to FEW_CODES every token is compared with every
+# code, which costs in proportion to them; with more the tokens are sorted. Both are estimates, not measured yet.
+SUMS = Tiling(128, 32, 4, 3)
+FEW_CODES = 1024
+
 
 def tiling_for(kernel: Kernel, codes: int, depth: int) -> Tiling:
     widths = TILINGS[kernel]

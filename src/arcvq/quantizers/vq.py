@@ -15,6 +15,7 @@ from arcvq.functional import (
     Backend,
     Metric,
     assign,
+    lookup,
     rotate,
     straight_through,
     token_counts,
@@ -135,7 +136,7 @@ class VQ(Quantizer):
             tokens, arc = self.samp.assign_and_loss(latents, codebook, valid)  # (N,)
         else:
             tokens = assign(latents, codebook, config.metric, config.backend)
-        codes = nn.functional.embedding(tokens, codebook)  # (N, code_dim)
+        codes = lookup(codebook, tokens, config.backend)  # (N, code_dim)
         stats = self.token_stats(tokens, valid)
         losses = self.code_losses(latents, codes, codebook, valid)
 
