@@ -45,13 +45,14 @@ def all_contenders(device: torch.device) -> list[Contender]:
         Contender(f"arcvq ArcVQ {backend}", "layer", partial(_ours, ArcVQ, backend=backend)),
     ]
     if device.type == "cuda":
-        found.append(Contender("arcvq triton, graph", "samp", _graphed_samp_step))
+        found.append(Contender("arcvq triton, graph", "samp", _graphed(partial(_samp_step, backend="triton"))))
     return [
         *found,
         Contender("plain", "assign", _plain_assign_step),
         *([Contender("faiss IndexFlatIP", "assign", _faiss_step)] if device.type == "cpu" else []),
         Contender("plain", "arc", _plain_arc_step),
         Contender("plain", "samp", _plain_samp_step),
+        *([Contender("plain, graph", "samp", _graphed(_plain_samp_step))] if device.type == "cuda" else []),
         Contender("vector-quantize-pytorch cosine", "layer", partial(_lucidrains, cosine=True)),
         Contender("vector-quantize-pytorch euclidean", "layer", partial(_lucidrains, cosine=False)),
         Contender("vector-quantize-pytorch SimVQ", "layer", _simvq),
@@ -108,18 +109,22 @@ def _samp_step(latents: Tensor, codes: Tensor, backend: functional.Backend) -> S
     return step
 
 
-def _graphed_samp_step(latents: Tensor, codes: Tensor) -> Step:
+def _graphed(make: Callable[[Tensor, Tensor], Step]) -> Callable[[Tensor, Tensor], Step]:
     """The same as one CUDA graph, as a captured training plays it: the host's share of the time is gone."""
-    step = _samp_step(latents, codes, "triton")
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        step()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
-    return graph.replay
+
+    def capture(latents: Tensor, codes: Tensor) -> Step:
+        step = make(latents, codes)
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            step()
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            step()
+        return graph.replay
+
+    return capture
 
 
 def _plain_assign_step(latents: Tensor, codes: Tensor) -> Step:

@@ -957,6 +957,7 @@ def _backward_kernel(
     PIECE: tl.constexpr,
     OUT: tl.constexpr,
     FINAL: tl.constexpr,
+    STRETCHED: tl.constexpr,
 ):
     """The unit latents' gradient from one part of the codes, too large by LENGTH and by the scale of the pulls: the weights of the
     score matrix are made again tile by tile and multiplied with the codes.
@@ -1024,7 +1025,8 @@ def _backward_kernel(
             here = here & (tl.load(valid + rows, mask=here, other=0) != 0)
         u = _rows(latents, rows, token_count, out, width).to(tl.float32) * inverse[:, None]
         along = _along(tl.sum(gradient * u, axis=1), tl.sum(u * u, axis=1))
-        gradient = (gradient - u * along[:, None]) * (inverse * (shrink * tl.load(stretch)))[:, None]
+        factor = shrink * tl.load(stretch) if STRETCHED else shrink
+        gradient = (gradient - u * along[:, None]) * (inverse * factor)[:, None]
         gradient = tl.where(here[:, None], gradient, 0.0)
     place = (split.to(tl.int64) * token_count + rows)[:, None] * width + out[None, :]
     tl.store(gradients + place, gradient, mask=(rows < token_count)[:, None] & (out < width)[None, :])
@@ -1053,6 +1055,7 @@ def _project_kernel(
     MASKED: tl.constexpr,
     TOKENS: tl.constexpr,
     DEPTH: tl.constexpr,
+    STRETCHED: tl.constexpr,
 ):
     """The parts summed, and on through the normalisation."""
     rows = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
@@ -1069,7 +1072,7 @@ def _project_kernel(
         along += tl.sum(g * z, axis=1)
         square += tl.sum(z * z, axis=1)
     along = _along(along, square)
-    factor = inverse * (shrink * tl.load(stretch))
+    factor = inverse * (shrink * tl.load(stretch) if STRETCHED else shrink)
     for start in range(0, width, DEPTH):
         depth = start + tl.arange(0, DEPTH)
         z = _rows(latents, rows, token_count, depth, width).to(tl.float32) * inverse[:, None]
@@ -1108,26 +1111,29 @@ def backward(
     valid: Tensor | None,
     negatives: Tensor,
     pulls: Pulls,
-    stretch: Tensor,
+    stretch: Tensor | None,
     shrink: float,
     scale: float,
     tiling: Tiling | None = None,
     splits: int | None = None,
 ) -> Tensor:
-    """The gradient of the latents (N, D), in their dtype: what the pulls make of it, times stretch · shrink / ROOM."""
+    """The gradient of the latents (N, D), in their dtype: what the pulls make of it, times stretch · shrink / ROOM. Without a
+    stretch, which would have brought it to a size that half precision holds, in float32."""
     (count, width), device = latents.shape, latents.device
+    dtype = torch.float32 if stretch is None else latents.dtype
+    gradient = torch.empty(count, width, dtype=dtype, device=device)
     if not count:
-        return torch.empty_like(latents)
+        return gradient
     tiling = tiling or tiling_for("backward", codes.count, codes.depth)
     programs = _cdiv(count, tiling.rows)
     if splits is None:
         splits = min(LARGEST_PARTS // (count * width), 16 * PROGRAMS // programs)
     splits, split_size = _split(codes.count, tiling.columns, splits, least=32)
     out = min(64, codes.depth)
-    gradient = torch.empty_like(latents, memory_format=torch.contiguous_format)
     final = splits == 1 and out == codes.depth
     parts = gradient if final else torch.empty(splits, count, width, dtype=torch.float32, device=device)
     mask = latents if valid is None else valid
+    stretched = latents if stretch is None else stretch
     shrink /= ROOM * LENGTH
     _backward_kernel[(programs, codes.depth // out, splits)](
         split_latents.halves,
@@ -1137,7 +1143,7 @@ def backward(
         latents,
         split_latents.inverse,
         mask,
-        stretch,
+        stretched,
         parts,
         count,
         codes.count,
@@ -1154,6 +1160,7 @@ def backward(
         PIECE=out,
         OUT=out,
         FINAL=final,
+        STRETCHED=stretch is not None,
         num_warps=tiling.warps,
         num_stages=tiling.stages,
     )
@@ -1162,7 +1169,7 @@ def backward(
             latents,
             split_latents.inverse,
             mask,
-            stretch,
+            stretched,
             parts,
             gradient,
             count,
@@ -1172,6 +1179,7 @@ def backward(
             MASKED=valid is not None,
             TOKENS=32,
             DEPTH=out,
+            STRETCHED=stretch is not None,
         )
     return gradient
 
