@@ -97,13 +97,11 @@ def _weight(**settings: Any) -> tuple[str, ...]:
     return tuple(f"--quantizer.arc.{key}={value}" for key, value in settings.items())
 
 
-# Names without the length: what wins is run at every budget.
+# Codes are chosen by distance unless it says otherwise. Names without the length: what wins is run at every budget.
 CANDIDATES = [
-    _candidate("paper", "ArcVQ-VAE, the paper's M and γ over this run's length", *in_fractions(PAPER_GROWTH, PAPER_DECAY)),
-    _candidate("paper-euclidean", "the same, codes chosen by distance", *in_fractions(PAPER_GROWTH, PAPER_DECAY), EUCLIDEAN),
-    _candidate("cosine", "taken down early, codes chosen by angle", *FAST),
-    _candidate("euclidean", "taken down early, codes chosen by distance", *FAST, EUCLIDEAN),
-    _candidate("faster", "twice as early", *in_fractions(40, 60), EUCLIDEAN),
+    _candidate("paper", "the paper's M and γ over this run's length", *in_fractions(PAPER_GROWTH, PAPER_DECAY), EUCLIDEAN),
+    _candidate("euclidean", "taken down early", *FAST, EUCLIDEAN),
+    _candidate("cosine", "the same, codes chosen by angle", *FAST),
     _candidate("light", "γ0 = 0.3", *FAST, EUCLIDEAN, *_weight(weight=0.3)),
     _candidate("third", "γ along half a cosine to 0 at 30 % of training", *FAST, EUCLIDEAN, *_weight(schedule="cosine", duration=0.3)),
     _candidate("half", "γ0 = 0.3, along half a cosine to 0 at 50 %", *FAST, EUCLIDEAN,
@@ -112,6 +110,8 @@ CANDIDATES = [
                *_weight(schedule="cosine", duration=0.3, end=0.003)),
     _candidate("adaptive", "γ0 = 0.1 until the perplexity is 0.8 K", *FAST, EUCLIDEAN,
                *_weight(weight=0.1, schedule="adaptive", target=0.8)),
+    _candidate("adaptive-strong", "γ0 = 1 until the perplexity is 0.6 K", *FAST, EUCLIDEAN,
+               *_weight(weight=1.0, schedule="adaptive", target=0.6)),
     _candidate("rate", "learning rate 2e-3", *FAST, EUCLIDEAN, rate="2e-3"),
     _candidate("rotation", "with the rotation trick", *FAST, EUCLIDEAN, "--quantizer.estimator=rotation"),
     _candidate("restart", "with restarts of dead codes", *FAST, EUCLIDEAN, "--quantizer.restart={}"),
