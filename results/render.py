@@ -1,4 +1,5 @@
-"""Write the measured numbers into the documents: README, RESULTS.md, docs/speed.md, the presets' headers. Nothing is typed by hand.
+"""Write the measured numbers into the documents: README, RESULTS.md and its figure, docs/speed.md, the presets' headers; and what
+the studies chose to where a sweep finds it. Nothing is typed by hand.
 
 python results/render.py            rewrite what is out of date
 python results/render.py --check    say what is out of date and exit with 1
@@ -12,21 +13,23 @@ from pathlib import Path
 from speed import speed_section
 
 from arcvq.tables import (
-    EXPERIMENTS,
     METRICS,
     Result,
     between_markers,
+    chosen_text,
     group,
     metric_text,
     read_printed,
     read_results,
     results_page,
 )
-from arcvq.tables.results import cell, number, table
+from arcvq.tables.curves import budget_curves
+from arcvq.tables.results import PRECISIONS, cell, number, table
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
 PRESETS = ROOT / "src" / "arcvq" / "presets"
+CHOSEN = ROOT / "src" / "arcvq" / "tables" / "chosen.json"
 COLUMNS = ("l1", "psnr", "ssim", "lpips", "rfid", "usage", "perplexity")
 EXPECT = "# Measured: "
 
@@ -40,7 +43,7 @@ def readme_section() -> str:
         images, device = first["protocols"]["exact"]["images"], first["training"]["device"]
         rows = []
         for name, results in named.items():
-            if name in EXPERIMENTS and EXPERIMENTS[name].settings:
+            if not (PRESETS / data / f"{_without_precision(name)}.yaml").is_file():
                 continue
             for protocol in ("exact", "paper"):
                 measured = [result for result in results if result.metrics(protocol) is not None]
@@ -53,6 +56,10 @@ def readme_section() -> str:
         headings = ["system", "protocol", "seeds", *(METRICS[metric][0] for metric in COLUMNS)]
         lines += [f"**{data}**, {images:,} test images, trained on {device}", "", *table(headings, rows, left=2), ""]
     return "\n".join(lines).strip()
+
+
+def _without_precision(name: str) -> str:
+    return next((name.removesuffix(f"-{p}") for p in PRECISIONS if name.endswith(f"-{p}")), name)
 
 
 def _cells(results: list[Result], protocol: str) -> list[str]:
@@ -86,6 +93,9 @@ def documents() -> dict[Path, str]:
     page = ROOT / "RESULTS.md"
     wanted[page] = results_page(RESULTS, page.read_text(encoding="utf-8"))
     found = group(read_results(RESULTS))
+    figure = RESULTS / "budgets.svg"
+    wanted[figure] = budget_curves(found["cifar10"], figure.read_text(encoding="utf-8") if figure.exists() else None)
+    wanted[CHOSEN] = chosen_text(found["cifar10"])
     for path in sorted(PRESETS.rglob("*.yaml")):
         lines = [line for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith(EXPECT)]
         first_setting = next(i for i, line in enumerate(lines) if not line.startswith("#"))
@@ -95,7 +105,11 @@ def documents() -> dict[Path, str]:
 
 
 def main() -> int:
-    stale = {path: text for path, text in documents().items() if path.read_text(encoding="utf-8") != text}
+    stale = {
+        path: text
+        for path, text in documents().items()
+        if not path.exists() or path.read_text(encoding="utf-8") != text
+    }
     for path, text in stale.items():
         print(f"{path.relative_to(ROOT)}: {'out of date' if '--check' in sys.argv else 'rewritten'}")
         if "--check" not in sys.argv:

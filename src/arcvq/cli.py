@@ -212,7 +212,7 @@ def build_parser() -> argparse.ArgumentParser:
     sub = command(
         "tables",
         tables,
-        "write RESULTS.md from results/: what the paper prints beside what was measured",
+        "write RESULTS.md and results/budgets.svg from results/: what the paper prints beside what was measured",
         "  arcvq tables\n  arcvq tables --check",
     )
     sub.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="default: results")
@@ -446,20 +446,28 @@ def sweep(arguments: argparse.Namespace) -> int:
 
 def tables(arguments: argparse.Namespace) -> int:
     from arcvq.storage import check_file, write_bytes
-    from arcvq.tables import results_page
+    from arcvq.tables import group, read_results, results_page
+    from arcvq.tables.curves import budget_curves
 
-    check_file(arguments.out)
-    before = arguments.out.read_text(encoding="utf-8") if arguments.out.exists() else None
-    page = results_page(arguments.results, before)
-    if page == before:
-        print(f"{arguments.out}: up to date")
-    elif arguments.check:
-        print(f"{arguments.out}: out of date: run arcvq tables")
-        return 1
-    else:
-        write_bytes(arguments.out, page.encode())
-        print(f"{arguments.out}: written")
-    return 0
+    figure = arguments.results / "budgets.svg"
+    makers: dict[Path, Callable[[str | None], str]] = {
+        arguments.out: lambda before: results_page(arguments.results, before),
+        figure: lambda before: budget_curves(group(read_results(arguments.results)).get("cifar10", {}), before),
+    }
+    stale = False
+    for path, make in makers.items():
+        check_file(path)
+        before = path.read_text(encoding="utf-8") if path.exists() else None
+        after = make(before)
+        if after == before:
+            print(f"{path}: up to date")
+        elif arguments.check:
+            print(f"{path}: out of date: run arcvq tables")
+            stale = True
+        else:
+            write_bytes(path, after.encode())
+            print(f"{path}: written")
+    return 1 if stale else 0
 
 
 def reconstruct(arguments: argparse.Namespace) -> int:

@@ -12,8 +12,9 @@ def test_tables_are_written_once_and_checked(arcvq: Callable[..., Any], tmp_path
     arguments = ["tables", "--results", tmp_path / "results", "--out", tmp_path / "RESULTS.md"]
     missing = arcvq(*arguments, "--check")
     assert (missing.code, (tmp_path / "RESULTS.md").exists()) == (1, False)
-    assert arcvq(*arguments).output == f"{tmp_path / 'RESULTS.md'}: written\n"
-    assert arcvq(*arguments, "--check")[:2] == (0, f"{tmp_path / 'RESULTS.md'}: up to date\n")
+    files = (tmp_path / "RESULTS.md", tmp_path / "results" / "budgets.svg")
+    assert arcvq(*arguments).output == "".join(f"{file}: written\n" for file in files)
+    assert arcvq(*arguments, "--check")[:2] == (0, "".join(f"{file}: up to date\n" for file in files))
     assert "| VQ-VAE | printed | – | – | 23.32 |" in (tmp_path / "RESULTS.md").read_text()
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from build_sample import sample_content
 
-from arcvq.data import InMemoryImages, cifar, data_names, data_root, embedded, load_images
+from arcvq.data import InMemoryImages, cifar, data_names, data_root, embedded, hold_out, load_images
 from arcvq.data import download as downloading
 from arcvq.errors import ArcvqError
 
@@ -248,3 +248,17 @@ def test_wrong_names_and_numbers(tmp_path: Path) -> None:
     with pytest.raises(ArcvqError, match="folder: needs a path"):
         load_images("folder:", split="train")
     assert data_names() == ["sample", "mnist", "fashion-mnist", "cifar10", "folder:PATH"]
+
+
+def test_the_last_images_are_held_out() -> None:
+    pixels = torch.arange(5, dtype=torch.uint8).view(5, 1, 1, 1)
+    rest, held = hold_out(InMemoryImages("five", pixels, torch.arange(5)), 2)
+    assert (rest.pixels.flatten().tolist(), held.pixels.flatten().tolist()) == ([0, 1, 2], [3, 4])
+    assert rest.labels is not None
+    assert held.labels is not None
+    assert (rest.labels.tolist(), held.labels.tolist()) == ([0, 1, 2], [3, 4])
+    assert hold_out(InMemoryImages("five", pixels), 1)[1].labels is None
+    with pytest.raises(ArcvqError, match="five has 5 training images: leave some"):
+        hold_out(InMemoryImages("five", pixels), 5)
+    with pytest.raises(ArcvqError, match=r"data\.holdout is for published sets"):
+        hold_out(InMemoryImages("folder:mine", pixels), 1)

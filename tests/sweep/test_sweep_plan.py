@@ -53,6 +53,11 @@ def test_all_runs_come_in_the_order_that_is_worth_most() -> None:
         "cifar10/hyperspherical-vae-seed1",
         "cifar10/simvq-seed1",
         "cifar10/arcvq-vae-code-gradient-seed1",
+        "cifar10/tune-vq-vae-lr3e-4-seed1",
+        "cifar10/recipe-scaffold-paper-seed1",
+        "cifar10/arcvq-vae-arc-constant-seed1",
+        "cifar10/grid-alpha-third-decay-third-lr3e-4-seed1",
+        "mnist/vq-vae-variance01-seed1",
     ]
     assert [keys.index(key) for key in ordered] == sorted(keys.index(key) for key in ordered)
 
@@ -124,6 +129,20 @@ def test_time_is_known_from_results_on_the_same_device(places: Places) -> None:
     other = plan_of("components", places, data=["cifar10"], only=["vq-vae-bbnr"])
     assert (other.open[0].train, other.unknown) == (None, 1)
     assert json.loads(json.dumps(other.to_json()))["runs"][0]["train_seconds"] is None
+
+
+def test_time_of_another_length_is_stretched(places: Places) -> None:
+    result(places, "cifar10/vq-vae-seed1", seconds=110.0)
+    (tried,) = plan_of("tuning", places, only=["tune-vq-vae-lr1e-3-cosine"]).open
+    assert (tried.train, tried.source) == (10.0 + 100.0 * 100 / 500, "another length")
+    (other,) = plan_of(
+        "table1", places, data=["cifar10"], seeds=[2], only=["vq-vae"], settings=["--training.steps=50"]
+    ).open
+    assert other.train is None  # epochs do not say how many steps they are
+    stages = [{"epochs": 250, "steps": None}] * 2
+    result(places, "cifar10/hvq-vae-seed1", seconds=60.0, epochs=None, stages=stages)
+    (layers,) = plan_of("tuning", places, only=["tune-hvq-vae-lr1e-3"]).open
+    assert layers.train == 10.0 + 50.0 * 100 / 500
 
 
 def test_a_wrong_setting_is_told_before_anything_starts(places: Places) -> None:

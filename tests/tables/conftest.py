@@ -24,10 +24,18 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def add(folder: Path) -> Callable[..., None]:
-    """`add("vq-vae", 1, paper={"psnr": 24.0})` → results/cifar10/vq-vae-seed1.json"""
+    """`add("vq-vae", 1, paper={"psnr": 24.0})` → results/cifar10/vq-vae-seed1.json; `looks`, PSNR by epoch, lie beside it."""
 
     def write(
-        name: str, seed: int, data: str = "cifar10", rate: float = 3e-4, missing: Any = None, **protocols: Any
+        name: str,
+        seed: int = 1,
+        data: str = "cifar10",
+        rate: float = 3e-4,
+        missing: Any = None,
+        looks: dict[float, float] | None = None,
+        holdout: int | None = None,
+        epochs: int = 500,
+        **protocols: Any,
     ) -> None:
         document = {
             "name": name,
@@ -37,12 +45,17 @@ def add(folder: Path) -> Callable[..., None]:
                 p: {"images": 10000, "metrics": metrics, "missing": missing or {}, "seconds": 30.0}
                 for p, metrics in protocols.items()
             },
-            "config": {"system": name, "name": name, "data": {"name": data, "root": f"/{seed}"},
-                       "training": {"seed": seed, "learning_rate": rate, "precision": "fp32"}},
-            "training": {"steps": 24500, "seconds": 90.0, "device": "A GPU"},
+            "config": {"system": name, "name": name, "data": {"name": data, "root": f"/{seed}", "holdout": holdout},
+                       "training": {"seed": seed, "learning_rate": rate, "precision": "fp32", "epochs": epochs,
+                                    "evaluation_images": 2000}},
+            "training": {"steps": 49 * epochs, "seconds": 0.18 * epochs, "device": "A GPU"},
             "measured": {"date": f"2026-01-0{seed}", "device": "A GPU"},
         }  # fmt: skip
         (folder / data).mkdir(exist_ok=True)
         (folder / data / f"{name}-seed{seed}.json").write_text(json.dumps(document))
+        if looks:
+            lines = [{"kind": "eval", "epoch": epoch, "psnr": psnr, "usage": 0.5} for epoch, psnr in looks.items()]
+            file = folder / data / f"{name}-seed{seed}.metrics.jsonl"
+            file.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
     return write

@@ -10,6 +10,7 @@ from run_records import read_lines, read_losses
 from safetensors.torch import load_file
 
 from arcvq import ArcvqError, Tokenizer
+from arcvq.data import load_images
 from arcvq.systems import SYSTEMS, StageConfig, System, TrainingConfig
 from arcvq.training import train
 from arcvq.training.loop import TrainingRun
@@ -55,6 +56,22 @@ def test_the_selected_weights_are_those_of_the_lowest_test_error(tmp_path: Path,
         history = load_file(tmp_path / run / "codebooks" / f"step-{step:08d}.safetensors")
         assert torch.equal(model["quantizer.codebook"], history["codebook"])
         assert int(model["quantizer.step"]) == step
+
+
+def test_what_is_held_out_is_looked_at_and_not_trained_on(tmp_path: Path, tiny_system: MakeSystem) -> None:
+    changes = {"data.limit": None, "data.holdout": 9970, "training.evaluation_images": 20, "training.steps": 2}
+    run = TrainingRun(tiny_system(changes=changes), tmp_path / "run", quiet=True)
+    whole = load_images("sample", split="train")
+    assert (len(run.images), len(run.test_images)) == (len(whole) - 9970, 20)
+    first = torch.arange(20)
+    assert torch.equal(run.images.gather(first).cpu(), whole.gather(first))
+    assert torch.equal(run.test_images.gather(first).cpu(), whole.gather(first + len(whole) - 9970))
+    run.go()
+    assert [line["step"] for line in read_lines(tmp_path / "run") if line["kind"] == "eval"] == [0, 1, 2]
+    changes = {"data.holdout": 50, "data.limit": 64, "training.select": "test-best"}
+    tokenizer = train(tiny_system(changes=changes), tmp_path / "best", quiet=True)
+    assert tokenizer.channels == 1
+    assert "lowest held-out MSE" in (tmp_path / "best" / "model" / "README.md").read_text()
 
 
 def test_bfloat16_trains_and_leaves_a_float32_model(tmp_path: Path, tiny_system: MakeSystem) -> None:

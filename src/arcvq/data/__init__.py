@@ -3,7 +3,7 @@
 from arcvq.data.batches import batch_count, batch_indices, batches
 from arcvq.data.files import read_image, write_png
 from arcvq.data.folder import FolderImages
-from arcvq.data.images import Images, InMemoryImages
+from arcvq.data.images import Images, InMemoryImages, first_images, hold_out
 from arcvq.data.load import data_names, data_root, load_images
 from arcvq.data.pixels import to_uint8, to_unit
 
@@ -16,6 +16,8 @@ __all__ = [
     "batches",
     "data_names",
     "data_root",
+    "first_images",
+    "hold_out",
     "load_images",
     "read_image",
     "to_uint8",

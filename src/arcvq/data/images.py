@@ -127,3 +127,18 @@ def first_images(images: InMemoryImages, limit: int | None) -> InMemoryImages:
         return images
     labels = None if images.labels is None else images.labels[:limit].clone()
     return InMemoryImages(images.name, images.pixels[:limit].clone(), labels)
+
+
+def hold_out(images: Images, count: int) -> tuple[InMemoryImages, InMemoryImages]:
+    """All but the last `count` images, and those. The published sets lie in no order; a folder lies in that of its classes."""
+    if not isinstance(images, InMemoryImages) or images.name.startswith("folder:"):
+        raise ArcvqError(
+            f"{images.name}: data.holdout is for published sets; a folder can have a folder test of its own"
+        )
+    if not 1 <= count < len(images):
+        raise ArcvqError(f"data.holdout is {count}, but {images.name} has {len(images)} training images: leave some")
+    first, labels = len(images) - count, images.labels
+    return (
+        InMemoryImages(images.name, images.pixels[:first], None if labels is None else labels[:first]),
+        InMemoryImages(images.name, images.pixels[first:], None if labels is None else labels[first:]),
+    )

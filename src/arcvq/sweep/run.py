@@ -18,7 +18,7 @@ from arcvq.tables import EXPERIMENTS, TABLES, Experiment, Table
 from arcvq.training import RunFolder
 
 SMALL = {table.key: table for table in TABLES if isinstance(table, Table)}
-STUDIES = ("released-code", "gradient", "schedules", "rates", "grid")
+STUDIES = ("released-code", "gradient", "tuning", "recipe", "budgets", "schedules", "grid", "print")
 # The order that is worth most soonest: a table with one seed, its ablations, then more seeds, then the rest.
 ORDER: tuple[tuple[str, tuple[int, ...]], ...] = (
     ("table1", (1,)),

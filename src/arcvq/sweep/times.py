@@ -6,7 +6,7 @@ import json
 import subprocess
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ from arcvq.tables import EXPERIMENTS, Result
 
 # Of an evaluation nobody has timed yet.
 EVALUATE = 60.0
+# Of a training's time, what does not grow with its length.
+BEGIN = 10.0
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class Time:
 
 
 class Times:
-    """What is known, best first: runs of this sweep, results on the same device, trial steps."""
+    """What is known, best first: runs of this sweep, results on the same device, either of another length, trial steps."""
 
     def __init__(self, file: Path, results: Sequence[Result], device: str, *, dry_runs: bool) -> None:
         self.file, self.device, self.dry_runs = file, device, dry_runs
@@ -46,18 +48,29 @@ class Times:
     def find(self, run: Run) -> Time | None:
         """Seconds of a training like this one; None if there is no telling."""
         how = _how(load_system(run.preset, run.overrides))
-        own = [t for t in self.known if (t.preset, t.how, t.device) == (run.preset, how, self.device)]
-        if own:
-            return next((t for t in reversed(own) if t.source == Time.source), own[-1])
+        own = [t for t in self.known if (t.preset, t.device) == (run.preset, self.device)]
+        alike = [t for t in own if t.how == how]
+        if alike:
+            return next((t for t in reversed(alike) if t.source == Time.source), alike[-1])
         from_results = [
-            Time(run.preset, how, self.device, training["steps"], training["seconds"], _evaluation(result), "results")
+            Time(
+                run.preset,
+                _how_of(result.document["config"]),
+                self.device,
+                training["steps"],
+                training["seconds"],
+                _evaluation(result),
+                "results",
+            )
             for result in self.results
-            if (training := result.document["training"])
-            and f"{result.data}/{_preset(result)}" == run.preset
-            and _how_of(result.document["config"]) == how
+            if (training := result.document["training"]) and f"{result.data}/{_preset(result)}" == run.preset
         ]
-        if from_results:
-            return min(from_results, key=lambda t: t.train)  # others may have shared the device
+        alike = [t for t in from_results if t.how == how]
+        if alike:
+            return min(alike, key=lambda t: t.train)  # others may have shared the device
+        stretched = [found for t in own + from_results if (found := _stretched(t, how))]
+        if stretched:
+            return min(stretched, key=lambda t: t.train)
         return self.try_out(run, how) if self.dry_runs else None
 
     def evaluation(self, run: Run) -> float:
@@ -96,11 +109,24 @@ def _how(system: System) -> str:
 
 
 def _how_of(config: dict[str, Any]) -> str:
-    """What decides how long a training takes, beside its preset."""
+    """What decides how long a training takes, beside its preset; its length comes last."""
     training, data = config["training"], config["data"]
-    keys = ("epochs", "steps", "precision", "compile", "accumulate")
-    parts = [f"{key} {training.get(key)}" for key in keys]
-    return ", ".join([*parts, f"batch {data['batch_size']}", f"limit {data.get('limit')}", f"data {data['name']}"])
+    parts = [f"{key} {training.get(key)}" for key in ("precision", "compile", "accumulate")]
+    parts += [f"batch {data['batch_size']}", f"limit {data.get('limit')}", f"data {data['name']}"]
+    stages = training.get("stages") or [training]
+    epochs, steps = (sum(stage.get(unit) or 0 for stage in stages) for unit in ("epochs", "steps"))
+    return f"{', '.join(parts)}, for {f'{epochs} epochs' if epochs else f'{steps} steps'}"
+
+
+def _stretched(time: Time, how: str) -> Time | None:
+    """The time of the same training at another length."""
+    (kind, _, length), (wanted_kind, _, wanted) = (text.rpartition(", for ") for text in (time.how, how))
+    (count, unit), (wanted_count, wanted_unit) = length.split(), wanted.split()
+    if (kind, unit) != (wanted_kind, wanted_unit):
+        return None
+    share = int(wanted_count) / int(count)
+    train = min(BEGIN, time.train) + max(0.0, time.train - BEGIN) * share
+    return replace(time, how=how, steps=round(time.steps * share), train=train, source="another length")
 
 
 def _preset(result: Result) -> str | None:

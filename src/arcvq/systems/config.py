@@ -16,6 +16,7 @@ class DataConfig:
     image_size  folders only: the shorter side is resized to it and the centre cut out
     root        where data sets lie or are downloaded to; default: $ARCVQ_DATA, else a cache folder
     limit       train on the first so many images only
+    holdout     keep the last so many training images out of training: the looks along the way are at them, not at the test set
     """
 
     name: str = "sample"
@@ -23,6 +24,7 @@ class DataConfig:
     image_size: int | None = None
     root: str | None = None
     limit: int | None = None
+    holdout: int | None = None
 
     def __post_init__(self) -> None:
         if self.name.startswith("folder:"):
@@ -32,8 +34,9 @@ class DataConfig:
             self.root = str(Path(self.root).expanduser().absolute())
         if self.batch_size < 1:
             raise ArcvqError(f"data.batch_size must be at least 1, got {self.batch_size}")
-        if self.limit is not None and self.limit < 1:
-            raise ArcvqError(f"data.limit must be at least 1, got {self.limit}")
+        for name in ("limit", "holdout"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise ArcvqError(f"data.{name} must be at least 1, got {getattr(self, name)}")
 
 
 @dataclass(kw_only=True)
@@ -61,7 +64,7 @@ class TrainingConfig:
     capture            the whole step as a CUDA graph, launched as one: auto (wherever that can be), always (or an error that
                        says why not), never
     device             auto (what Accelerate finds), or cpu
-    evaluations        how often the test set is looked at along the way, beside a few early looks at log-spaced steps
+    evaluations        how often the test set (or data.holdout) is looked at along the way, beside a few early looks at log-spaced steps
     evaluation_images  how many of its images
     checkpoints        how many checkpoints are written along the way; the newest two are kept
     select             which weights become model/: last, or test-best: the lowest test MSE seen (what the released code of

@@ -1,9 +1,11 @@
 """Measured runs beside what the paper prints. Knows nothing of models: it reads results/ and writes RESULTS.md."""
 
-from arcvq.tables.experiments import EXPERIMENTS, Experiment
+from arcvq.tables.chosen import chosen_text
+from arcvq.tables.experiments import Experiment
 from arcvq.tables.page import results_page
 from arcvq.tables.paper import TABLES, Row, Table
 from arcvq.tables.results import METRICS, Cell, Result, between_markers, group, metric_text, read_printed, read_results
+from arcvq.tables.runs import EXPERIMENTS
 
 __all__ = [
     "EXPERIMENTS",
@@ -15,6 +17,7 @@ __all__ = [
     "Row",
     "Table",
     "between_markers",
+    "chosen_text",
     "group",
     "metric_text",
     "read_printed",

@@ -1,18 +1,18 @@
-"""The runs behind the tables: a preset, or a preset with settings on top, under the name that its results carry."""
+"""The runs behind the paper's tables: a preset, or a preset with settings on top, under the name that its results carry."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import product
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """`preset` is without its data set; `settings` are laid over it, as on the command line."""
+    """`preset` is without its data set; `settings` are laid over it, as on the command line; `says` what it is, in words."""
 
     name: str
     preset: str
     settings: tuple[str, ...] = ()
+    says: str = ""
 
 
 def _plain(*presets: str) -> list[Experiment]:
@@ -47,29 +47,3 @@ SCHEDULES = [
         for kind in ("linear", "cosine", "oscillating")
     ),
 ]
-RATES = [
-    Experiment(
-        f"{preset}-lr{rate}{'-cosine' * (schedule == 'cosine')}",
-        preset,
-        (f"--training.learning_rate={rate}", f"--training.schedule={schedule}"),
-    )
-    for preset in (*(e.preset for e in RIVALS), "vq-vae-cosine", "vq-vae-ema", "simvq")
-    for rate, schedule in product(("3e-4", "1e-3"), ("constant", "cosine"))
-    if (rate, schedule) != ("3e-4", "constant")  # the preset itself
-]
-GRID = [
-    Experiment(
-        f"arcvq-vae-alpha{alpha}-decay{decay}-lr{rate}",
-        "arcvq-vae",
-        (f"--quantizer.ball.alpha={alpha}", f"--quantizer.arc.decay={decay}", f"--training.learning_rate={rate}"),
-    )
-    for alpha, decay, rate in product(("1e-4", "3e-4", "1e-3"), ("1.5e-4", "5e-4", "1.5e-3"), ("3e-4", "1e-3"))
-    if (alpha, decay, rate) != ("3e-4", "5e-4", "3e-4")
-]
-
-EXPERIMENTS: dict[str, Experiment] = {
-    experiment.name: experiment
-    for experiment in (
-        *RIVALS, *PARTS, *CONTINUOUS, *ARC, *BEYOND, *RELEASED, *GRADIENT, *SCHEDULES, *RATES, *GRID,
-    )
-}  # fmt: skip

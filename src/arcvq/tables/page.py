@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from arcvq.tables.paper import TABLES, PrintedTable, Row, Table
+from arcvq.tables import study_pages
+from arcvq.tables.differences import best_looks, causes, differences, off_print, protocol_effect
+from arcvq.tables.paper import TABLES, PrintedTable, Table
 from arcvq.tables.results import (
     METRICS,
-    PRECISIONS,
     Result,
     between_markers,
     cell,
@@ -21,16 +21,25 @@ from arcvq.tables.results import (
     read_results,
     table,
 )
+from arcvq.tables.rows import ABSENT, NOTHING, Grouped, printed_numbers, variants
 
 PROTOCOLS = ("paper", "exact")
 CODEBOOK = ("usage", "perplexity", "bits_per_image")
-ABSENT, NOTHING = "not measured", "–"
-Grouped = dict[str, dict[str, list[Result]]]
+# Studies whose runs are compared with one another are laid out in their own way.
+STUDIES: dict[str, Callable[[Grouped, dict[str, Any]], list[str]]] = {
+    "tuning": study_pages.tuning_page,
+    "recipe": study_pages.recipe_page,
+    "budgets": study_pages.budgets_page,
+    "grid": study_pages.grid_page,
+}
 
 TITLES = {
     **{table.key: table.title for table in TABLES},
     "differences": "Where ours differs from print",
+    "off-print": "Beyond the spread, cell by cell",
+    "causes": "What we found out about why",
     "protocols": "What the protocol alone changes",
+    "looks": "What the choice of weights on the test set changes",
     "runs": "Every run",
 }
 BLANK = "# Results\n\n## Explanations\n"
@@ -51,10 +60,15 @@ def sections(grouped: Grouped, printed: dict[str, Any]) -> Iterator[tuple[str, l
     for each in TABLES:
         if isinstance(each, PrintedTable):
             yield each.key, printed_only(each, printed)
+        elif each.key in STUDIES:
+            yield each.key, STUDIES[each.key](grouped, printed)
         else:
             yield each.key, small_images(each, grouped, printed)
     yield "differences", differences(grouped, printed)
+    yield "off-print", off_print(grouped, printed)
+    yield "causes", causes(grouped, printed)
     yield "protocols", protocol_effect(grouped)
+    yield "looks", best_looks(grouped, printed)
     yield "runs", every_run(grouped)
 
 
@@ -85,15 +99,6 @@ def small_images(each: Table, grouped: Grouped, printed: dict[str, Any]) -> list
         lines += [f"Not measured: {', '.join(missing)}.", ""] if missing else []
         lines += reasons(shown)
     return lines
-
-
-def variants(named: dict[str, list[Result]], row: Row) -> Iterator[tuple[str, list[Result]]]:
-    """The results of a row, and beside them those of the same run in another precision."""
-    if row.run in named:
-        yield row.label, named[row.run]
-    for precision in PRECISIONS:
-        if f"{row.run}-{precision}" in named:
-            yield f"{row.label}, {precision}", named[f"{row.run}-{precision}"]
 
 
 def our_cells(results: list[Result], protocol: str, columns: Sequence[str]) -> list[str]:
@@ -133,13 +138,6 @@ def reasons(results: list[Result]) -> list[str]:
     return [*said, ""] if said else []
 
 
-def printed_numbers(printed: dict[str, Any], data: str, row: Row) -> dict[str, float]:
-    if row.print_of is None:
-        return {}
-    part = printed if row.print_of == "main" else printed.get(row.print_of, {})
-    return part.get(data, {}).get(row.run, {})
-
-
 def printed_only(each: PrintedTable, printed: dict[str, Any]) -> list[str]:
     if not each.columns:
         return [f"Nothing to measure: {each.why}."]
@@ -153,72 +151,6 @@ def printed_only(each: PrintedTable, printed: dict[str, Any]) -> list[str]:
 
 def _printed_cell(row: dict[str, Any], key: str, form: str) -> str:
     return format(row[key], form) if key in row else NOTHING
-
-
-def differences(grouped: Grouped, printed: dict[str, Any]) -> list[str]:
-    """Ours under `paper` minus print, once for every system and print."""
-    metrics = [metric for metric, (_, _, better) in METRICS.items() if better]
-    lines: list[str] = []
-    for data, named in grouped.items():
-        rows, seen = [], set()
-        for each in TABLES:
-            for row in each.rows if isinstance(each, Table) else ():
-                numbers = printed_numbers(printed, data, row)
-                if not numbers or (row.run, row.print_of) in seen:
-                    continue
-                seen.add((row.run, row.print_of))
-                for label, results in variants(named, Row(row.run, row.run)):
-                    measured = [result for result in results if result.metrics("paper") is not None]
-                    if measured:
-                        where = "" if row.print_of == "main" else f", beside the {row.print_of}"
-                        cells = [difference(measured, metric, numbers.get(metric)) for metric in metrics]
-                        rows.append([f"{label}{where}", str(len(measured)), *cells])
-        if rows:
-            headings = ["system", "seeds", *(METRICS[m][0] for m in metrics)]
-            lines += [f"**{data}**", "", *table(headings, rows), ""]
-    return lines or ["Nothing is measured under `paper` yet."]
-
-
-def difference(results: list[Result], metric: str, print_: float | None) -> str:
-    """In bold where it is larger than the spread, with the spread; one seed has none."""
-    found = cell(results, "paper", metric)
-    if found is None or print_ is None:
-        return NOTHING
-    gap = found.mean - print_
-    sign, zero = format(gap, f"+{METRICS[metric][1]}"), number(metric, 0.0)
-    if sign.lstrip("+-") == zero:
-        return zero
-    word = "better" if gap * METRICS[metric][2] > 0 else "worse"
-    if found.spread is None:
-        return f"{sign} {word}, spread unknown"
-    spread = number(metric, found.spread)
-    return f"**{sign}** {word}, spread {spread}" if abs(gap) > found.spread else f"{sign}, within the spread {spread}"
-
-
-def protocol_effect(grouped: Grouped) -> list[str]:
-    """The same weights measured both ways: `paper` minus `exact`."""
-    metrics = [metric for metric, (_, _, better) in METRICS.items() if better]
-    rows = []
-    for data, named in grouped.items():
-        pairs = [
-            (paper, exact)
-            for results in named.values()
-            for result in results
-            if (paper := result.metrics("paper")) is not None and (exact := result.metrics("exact")) is not None
-        ]
-        if pairs:
-            rows.append([data, str(len(pairs)), *(_mean_gap(pairs, metric) for metric in metrics)])
-    if not rows:
-        return ["No run is measured under both protocols yet."]
-    return table(["data", "runs", *(METRICS[m][0] for m in metrics)], rows)
-
-
-def _mean_gap(pairs: list[tuple[dict[str, float], dict[str, float]]], metric: str) -> str:
-    gaps = [paper[metric] - exact[metric] for paper, exact in pairs if metric in paper and metric in exact]
-    if not gaps:
-        return NOTHING
-    form = f"+{METRICS[metric][1]}"
-    return f"{statistics.fmean(gaps):{form}} ({min(gaps):{form}} to {max(gaps):{form}})"
 
 
 def every_run(grouped: Grouped) -> list[str]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from arcvq.tables.experiments import ARC, BEYOND, GRADIENT, GRID, RATES, SCHEDULES, Experiment
+from arcvq.tables.experiments import ARC, BEYOND, GRADIENT, SCHEDULES, Experiment
+from arcvq.tables.runs import BUDGET_RUNS
+from arcvq.tables.studies import GRID, HEAVIER, RECIPE, TUNING
 
 ALL = ("l1", "psnr", "ssim", "lpips", "rfid")
 FOUR = ("psnr", "ssim", "lpips", "rfid")
@@ -152,7 +154,12 @@ TABLES: tuple[Table | PrintedTable, ...] = (
     Table("released-code", "As the released code trains: s = 5, weights chosen on the test set",
           (Row("released code", "released-code", None), ARCVQ)),
     Table("gradient", "Study: the ArcLoss with a gradient to the codes", (ARCVQ, *_own(GRADIENT)), data=("cifar10",)),
+    Table("tuning", "Study: learning rate and its schedule, for every system", _own(TUNING), data=("cifar10",)),
+    Table("recipe", "Study: a better recipe", _own(RECIPE), data=("cifar10",)),
+    Table("budgets", "Study: quality against training time", _own(BUDGET_RUNS), data=("cifar10",)),
     Table("schedules", "Study: other schedules of the ArcLoss and of the norm bound", (ARCVQ, *_own(SCHEDULES)), data=("cifar10",)),
-    Table("rates", "Study: learning rate and its schedule, for every system", _own(RATES), data=("cifar10",)),
-    Table("grid", "Study: α × λ × learning rate", (ARCVQ, *_own(GRID)), data=("cifar10",)),
+    Table("grid", "Study: α × λ × learning rate", _own(GRID), data=("cifar10",)),
+    Table("print", "Study: four times the weight on the reconstruction",
+          tuple(row for own, heavy in zip((VQ, Row("CVQ-VAE", "cvq-vae"), ARCVQ), HEAVIER)
+                for row in (own, Row(f"{own.label}, weight × 4", heavy.name, None)))),
 )  # fmt: skip

@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,10 +31,11 @@ PRECISIONS = ("bf16", "fp16")
 
 @dataclass(frozen=True)
 class Result:
-    """One measured run: the document that `arcvq evaluate --json` wrote."""
+    """One measured run: the document that `arcvq evaluate --json` wrote, and the looks along the way that lie beside it."""
 
     data: str
     document: dict[str, Any]
+    looks: tuple[dict[str, Any], ...] = ()
 
     @property
     def name(self) -> str:
@@ -46,12 +47,25 @@ class Result:
 
     @property
     def config_hash(self) -> str:
-        """Of every setting as it was recorded, but for the seed, the name and where the data lay."""
-        config = json.loads(json.dumps(self.document["config"]))
+        """Of every setting as it was recorded, but for the seed, the name and where the data lay. What is null counts as not
+        there: an option that came later and is not used makes no difference."""
+        config = _without_null(self.document["config"])
         config.pop("name", None)
         config.get("training", {}).pop("seed", None)
         config.get("data", {}).pop("root", None)
         return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:8]
+
+    @property
+    def epochs(self) -> float | None:
+        """How long it was trained, by its last look or its settings; those of a training in stages do not say."""
+        return self.looks[-1]["epoch"] if self.looks else self.document["config"].get("training", {}).get("epochs")
+
+    @property
+    def held_out_psnr(self) -> float | None:
+        """At the last look, if that was at images held out of the training set."""
+        held = self.document["config"].get("data", {}).get("holdout")
+        psnr = self.looks[-1]["psnr"] if held and self.looks else None
+        return psnr if psnr is not None and math.isfinite(psnr) else None
 
     def metrics(self, protocol: str) -> dict[str, float] | None:
         measured = self.document["protocols"].get(protocol)
@@ -86,8 +100,18 @@ def read_results(folder: Path) -> list[Result]:
         ]
         if lacking:
             raise ArcvqError(f"{path}: not a result of arcvq evaluate: {lacking[0]} is missing")
-        found.append(Result(path.parent.name, document))
+        found.append(Result(path.parent.name, document, read_looks(path.with_suffix(".metrics.jsonl"))))
     return sorted(found, key=lambda result: (result.data, result.name, result.seed))
+
+
+def read_looks(path: Path) -> tuple[dict[str, Any], ...]:
+    """The lines of NAME-seedN.metrics.jsonl; none where there is no such file."""
+    if not path.is_file():
+        return ()
+    try:
+        return tuple(json.loads(line) for line in path.read_text("utf-8").splitlines())
+    except ValueError:
+        raise ArcvqError(f"{path}: not a file of looks along a training: expected a JSON object in each line") from None
 
 
 def read_printed(folder: Path) -> dict[str, Any]:
@@ -101,6 +125,12 @@ def group(results: Iterable[Result]) -> dict[str, dict[str, list[Result]]]:
     for result in results:
         found.setdefault(result.data, {}).setdefault(result.name, []).append(result)
     return found
+
+
+def of_run(named: Mapping[str, list[Result]], run: str) -> list[Result]:
+    """A run's results; if there are none, those of the same run in another precision."""
+    names = (run, *(f"{run}-{precision}" for precision in PRECISIONS))
+    return next((named[name] for name in names if name in named), [])
 
 
 def cell(results: Iterable[Result], protocol: str, metric: str) -> Cell | None:
@@ -137,3 +167,9 @@ def between_markers(text: str, key: str, section: str) -> str:
     if not found or not closed:
         raise ArcvqError(f"the markers {begin} and {end} are not both there")
     return f"{head}{begin}\n{section}\n{end}{tail}"
+
+
+def _without_null(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_null(item) for key, item in value.items() if item is not None}
+    return value

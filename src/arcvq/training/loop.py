@@ -15,7 +15,17 @@ from accelerate.utils import gather_object
 from torch import Tensor
 
 from arcvq import distributed
-from arcvq.data import Images, InMemoryImages, batch_count, batch_indices, batches, load_images, to_unit
+from arcvq.data import (
+    Images,
+    InMemoryImages,
+    batch_count,
+    batch_indices,
+    batches,
+    first_images,
+    hold_out,
+    load_images,
+    to_unit,
+)
 from arcvq.errors import ArcvqError, Stopped
 from arcvq.objectives import Reconstruction
 from arcvq.quantizers import VQ
@@ -283,7 +293,8 @@ class TrainingRun:
                 self.position.best is None or values["mse"] < self.position.best
             ):
                 self.position.best = values["mse"]
-                self.save_model({"selected": f"lowest test MSE, at step {self.position.step}"})
+                seen = "held-out" if self.system.data.holdout else "test"
+                self.save_model({"selected": f"lowest {seen} MSE, at step {self.position.step}"})
         self.accelerator.wait_for_everyone()
 
     def save(self) -> None:
@@ -346,9 +357,13 @@ def make_accelerator(training: TrainingConfig) -> Accelerator:
 
 
 def load_data(system: System) -> tuple[Images, Images]:
-    """Training and test images of a system."""
+    """Training images of a system, and those that are looked at along the way: the test set, or what is held out."""
     data = system.data
     root = Path(data.root) if data.root else None
+    if data.holdout:
+        everything = load_images(data.name, split="train", root=root, image_size=data.image_size)
+        rest, held = hold_out(everything, data.holdout)
+        return first_images(rest, data.limit), first_images(held, system.training.evaluation_images)
     train_images = load_images(data.name, split="train", root=root, image_size=data.image_size, limit=data.limit)
     size = train_images.height if train_images.height == train_images.width else None
     test_images = load_images(

@@ -1,0 +1,133 @@
+"""Quality against training time: PSNR and usage over epochs and over seconds, drawn from results and their looks."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+
+from arcvq.tables.chosen import choose
+from arcvq.tables.results import Result, cell, of_run
+from arcvq.tables.studies import BUDGETS, CONTENDERS, RECIPES, budget_name, tuned_name
+
+# Enough for every contender and the recipe, and to be told apart.
+COLOURS = (
+    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C564B", "#7F7F7F", "#BCBD22", "#9467BD", "#17BECF", "#000000",
+)  # fmt: skip
+FIRST_EPOCH = 5  # before it nothing has happened
+
+
+@dataclass(frozen=True)
+class Curve:
+    """`points` are (epochs, PSNR, usage); `whole` where each is a training of its own and not a look along one."""
+
+    name: str
+    system: str
+    points: list[tuple[float, float, float]]
+    whole: bool
+    epoch_seconds: float | None
+
+
+def curves(named: Mapping[str, list[Result]]) -> Iterator[Curve]:
+    """Of every system its published run, look by look, then what was chosen for it, length by length."""
+    chosen, device = choose(named), main_device(named)
+    for system in (*CONTENDERS, *([chosen["recipe"]] if "recipe" in chosen else [])):
+        how = chosen["tuned"].get(system)
+        name = tuned_name(system, how) if how else system
+        runs = {epochs: of_run(named, budget_name(name, epochs)) for epochs in BUDGETS}
+        looked = [result for result in of_run(named, system) if result.looks]
+        everything = looked + [result for results in runs.values() for result in results]
+        if looked:
+            points = [
+                (look["epoch"], look["psnr"], look.get("usage") or 0.0)
+                for look in looked[0].looks
+                if look["epoch"] >= FIRST_EPOCH
+            ]
+            yield Curve(f"{system}, as published", system, points, False, epoch_seconds(looked[:1], everything, device))
+        lengths = [
+            (float(epochs), psnr.mean, usage.mean)
+            for epochs, results in runs.items()
+            if (psnr := cell(results, "exact", "psnr")) and (usage := cell(results, "exact", "usage"))
+        ]
+        if lengths:
+            own = [result for results in runs.values() for result in results]
+            yield Curve(name, system, lengths, True, epoch_seconds(own, everything, device))
+
+
+def main_device(named: Mapping[str, list[Result]]) -> str | None:
+    """The one that most runs were trained on."""
+    found = Counter(result.document["training"]["device"] for results in named.values() for result in results)
+    return found.most_common(1)[0][0] if found else None
+
+
+def epoch_seconds(own: list[Result], everything: list[Result], device: str | None) -> float | None:
+    """Of the fastest run of the system on the device, in the precision of `own`: the others may have shared the device."""
+    precisions = {_precision(result) for result in own}
+    found = [
+        training["seconds"] / epochs
+        for result in everything
+        if (training := result.document["training"])["device"] == device
+        and (epochs := result.epochs)
+        and _precision(result) in precisions
+    ]
+    return min(found, default=None)
+
+
+def _precision(result: Result) -> str:
+    return str(result.document["config"].get("training", {}).get("precision", "fp32"))
+
+
+def budget_curves(named: Mapping[str, list[Result]], before: str | None) -> str:
+    """The figure as SVG. It carries a digest of what it shows: `before` is given back while that is the same, so that another
+    version of the drawing library does not make it new."""
+    found = list(curves(named))
+    content = json.dumps([asdict(curve) for curve in found], sort_keys=True)
+    mark = f"<!-- shows {hashlib.sha256(content.encode()).hexdigest()[:16]} -->"
+    if before is not None and mark in before:
+        return before
+    return f"{draw(found, main_device(named))}{mark}\n"
+
+
+def draw(found: list[Curve], device: str | None) -> str:
+    figure = Figure(figsize=(11, 8), layout="constrained", facecolor="white")
+    axes: Any = figure.subplots(2, 2, sharey="row", squeeze=False)
+    systems = list(dict.fromkeys(curve.system for curve in found))
+    for curve in found:
+        colour = COLOURS[systems.index(curve.system) % len(COLOURS)]
+        style: dict[str, Any] = {"color": colour, "linewidth": 1.0, "linestyle": ":"}
+        if curve.whole:
+            style |= {
+                "linestyle": "-",
+                "linewidth": 2.4 if curve.system in RECIPES else 1.4,
+                "marker": "o",
+                "markersize": 4,
+            }
+        for column, scale in enumerate((1.0, curve.epoch_seconds)):
+            if scale is not None:
+                times = [point[0] * scale for point in curve.points]
+                for row in (0, 1):
+                    axes[row][column].plot(times, [point[row + 1] for point in curve.points], label=curve.name, **style)
+    labels = ("epochs", f"seconds of training on {device or 'the device'}")
+    for row, quantity in enumerate(("PSNR, exact", "share of codes in use")):
+        for column, label in enumerate(labels):
+            axes[row][column].set(xscale="log", xlabel=label, ylabel=quantity)
+            axes[row][column].grid(alpha=0.3, linewidth=0.5)
+    for column in (0, 1):
+        axes[1][column].set_ylim(0, 1.03)
+    axes[0][0].set_xticks(BUDGETS, [str(epochs) for epochs in BUDGETS])
+    axes[1][0].set_xticks(BUDGETS, [str(epochs) for epochs in BUDGETS])
+    if found:
+        figure.legend(
+            *axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8, frameon=False
+        )
+    buffer = io.StringIO()
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "arcvq"}):
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    return buffer.getvalue()

@@ -1,0 +1,250 @@
+"""Ours beside print: by how much, whether that is more than the spread, and what is known to move it."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from arcvq.tables.chosen import choose
+from arcvq.tables.paper import TABLES, Row, Table
+from arcvq.tables.results import METRICS, Result, cell, metric_text, number, of_run, table
+from arcvq.tables.rows import ABSENT, NOTHING, Grouped, printed_numbers, variants
+from arcvq.tables.studies import BUDGETS, HEAVIER, budget_name, tuned_name
+
+METRICS_IN_PRINT = tuple(metric for metric, (_, _, better) in METRICS.items() if better)
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A run that is measured under `paper` and has numbers in print."""
+
+    label: str
+    run: str
+    results: list[Result]
+    numbers: dict[str, float]
+
+
+def beside_print(data: str, named: dict[str, list[Result]], printed: dict[str, Any]) -> Iterator[Beside]:
+    """Once for every system and print, in the order of the tables."""
+    seen = set()
+    for each in TABLES:
+        for row in each.rows if isinstance(each, Table) else ():
+            numbers = printed_numbers(printed, data, row)
+            if not numbers or (row.run, row.print_of) in seen:
+                continue
+            seen.add((row.run, row.print_of))
+            where = "" if row.print_of == "main" else f", beside the {row.print_of}"
+            for label, results in variants(named, Row(row.run, row.run)):
+                measured = [result for result in results if result.metrics("paper") is not None]
+                if measured:
+                    yield Beside(f"{label}{where}", row.run, measured, numbers)
+
+
+def differences(grouped: Grouped, printed: dict[str, Any]) -> list[str]:
+    """Ours under `paper` minus print."""
+    lines: list[str] = []
+    for data, named in grouped.items():
+        rows = [
+            [each.label, str(len(each.results))]
+            + [difference(each.results, metric, each.numbers.get(metric)) for metric in METRICS_IN_PRINT]
+            for each in beside_print(data, named, printed)
+        ]
+        if rows:
+            headings = ["system", "seeds", *(METRICS[m][0] for m in METRICS_IN_PRINT)]
+            lines += [f"**{data}**", "", *table(headings, rows), ""]
+    return lines or ["Nothing is measured under `paper` yet."]
+
+
+def off_print(grouped: Grouped, printed: dict[str, Any]) -> list[str]:
+    """A line for every cell that is off by more than the spread; one for every system whose single seed has none."""
+    lines = []
+    for data, named in grouped.items():
+        for each in beside_print(data, named, printed):
+            name = f"{data}, {each.label}"
+            if len(each.results) == 1:
+                gaps = [f"{METRICS[m][0]} {sign} {word}" for m, sign, word in _gaps(each)]
+                lines.append(f"- {name}: one seed, so there is no spread to hold this against: {', '.join(gaps)}.")
+                continue
+            for metric, sign, word in _gaps(each):
+                found = cell(each.results, "paper", metric)
+                assert found is not None
+                gap = abs(found.mean - each.numbers[metric])
+                if found.spread is None or gap > found.spread:
+                    ours = metric_text(metric, found, len(each.results))
+                    beyond = f", {gap / found.spread:.1f} times the spread" if found.spread else ""
+                    lines.append(
+                        f"- {name}, {METRICS[metric][0]}: {ours} over {len(each.results)} seeds, "
+                        f"printed {number(metric, each.numbers[metric])}: {sign} {word}{beyond}."
+                    )
+    return lines or ["Nothing is off by more than the spread."]
+
+
+def _gaps(each: Beside) -> Iterator[tuple[str, str, str]]:
+    """Metric, signed difference, better or worse; what rounds to nothing is left out."""
+    for metric in METRICS_IN_PRINT:
+        found = cell(each.results, "paper", metric)
+        if found is not None and metric in each.numbers:
+            gap = found.mean - each.numbers[metric]
+            sign = format(gap, f"+{METRICS[metric][1]}")
+            if sign.lstrip("+-") != number(metric, 0.0):
+                yield metric, sign, "better" if gap * METRICS[metric][2] > 0 else "worse"
+
+
+def difference(results: list[Result], metric: str, print_: float | None) -> str:
+    """In bold where it is larger than the spread, with the spread; one seed has none."""
+    found = cell(results, "paper", metric)
+    if found is None or print_ is None:
+        return NOTHING
+    gap = found.mean - print_
+    sign, zero = format(gap, f"+{METRICS[metric][1]}"), number(metric, 0.0)
+    if sign.lstrip("+-") == zero:
+        return zero
+    word = "better" if gap * METRICS[metric][2] > 0 else "worse"
+    if found.spread is None:
+        return f"{sign} {word}, spread unknown"
+    spread = number(metric, found.spread)
+    return f"**{sign}** {word}, spread {spread}" if abs(gap) > found.spread else f"{sign}, within the spread {spread}"
+
+
+def protocol_effect(grouped: Grouped) -> list[str]:
+    """The same weights measured both ways: `paper` minus `exact`."""
+    rows = []
+    for data, named in grouped.items():
+        pairs = [
+            (paper, exact)
+            for results in named.values()
+            for result in results
+            if (paper := result.metrics("paper")) is not None and (exact := result.metrics("exact")) is not None
+        ]
+        if pairs:
+            rows.append([data, str(len(pairs)), *(_mean_gap(pairs, metric) for metric in METRICS_IN_PRINT)])
+    if not rows:
+        return ["No run is measured under both protocols yet."]
+    return table(["data", "runs", *(METRICS[m][0] for m in METRICS_IN_PRINT)], rows)
+
+
+def _mean_gap(pairs: list[tuple[dict[str, float], dict[str, float]]], metric: str) -> str:
+    gaps = [paper[metric] - exact[metric] for paper, exact in pairs if metric in paper and metric in exact]
+    if not gaps:
+        return NOTHING
+    form = f"+{METRICS[metric][1]}"
+    return f"{statistics.fmean(gaps):{form}} ({min(gaps):{form}} to {max(gaps):{form}})"
+
+
+# ---- the weights that had the lowest error on the test set ----------------------------------------------------------------
+
+
+def best_looks(grouped: Grouped, printed: dict[str, Any]) -> list[str]:
+    """From the looks along the way: the best of them against the last."""
+    rows = []
+    for data, named in grouped.items():
+        runs = dict.fromkeys(each.run for each in beside_print(data, named, printed)) | {"released-code": None}
+        for run in runs:
+            for label, results in variants(named, Row(run, run)):
+                looked = [result for result in results if gain(result) is not None]
+                if looked:
+                    rows.append([f"{data}, {label}", *_look_cells(looked)])
+    if not rows:
+        return ["No run has its looks at the test set beside it yet."]
+    headings = ["run", "seeds", "looks", "images", "PSNR, last look", "PSNR, best look", "of epoch", "gain"]
+    return table(headings, rows)
+
+
+def _look_cells(results: list[Result]) -> list[str]:
+    bests = [best_look(result) for result in results]
+    last = statistics.fmean(result.looks[-1]["psnr"] for result in results)
+    images = {str(result.document["config"].get("training", {}).get("evaluation_images")) for result in results}
+    return [
+        str(len(results)),
+        " or ".join(sorted({str(len(result.looks)) for result in results})),
+        " or ".join(sorted(images)),
+        number("psnr", last),
+        number("psnr", statistics.fmean(look["psnr"] for look in bests)),
+        ", ".join(f"{look['epoch']:.0f}" for look in bests),
+        f"{statistics.fmean(look['psnr'] for look in bests) - last:+.3f}",
+    ]
+
+
+def best_look(result: Result) -> dict[str, Any]:
+    """By the squared error, as the released code chooses; early files have the PSNR alone."""
+    return min(result.looks, key=lambda look: (look.get("mse", 0.0), -look["psnr"]))
+
+
+def gain(result: Result) -> float | None:
+    """PSNR that choosing on the test images gains; None where the looks were not at them."""
+    if not result.looks or result.document["config"].get("data", {}).get("holdout"):
+        return None
+    return float(best_look(result)["psnr"] - result.looks[-1]["psnr"])
+
+
+# ---- causes: what each would change ---------------------------------------------------------------------------------------
+
+CAUSES = ("best look", "weight × 4", "released code", "tuned rate")
+
+
+def causes(grouped: Grouped, printed: dict[str, Any]) -> list[str]:
+    """PSNR of Table 1: how far ours is from print, and by how much each thing that may lie behind it moves ours."""
+    rows, lines = [], []
+    for data, named in grouped.items():
+        for run in next(each for each in TABLES if each.key == "table1" and isinstance(each, Table)).runs():
+            target = printed.get(data, {}).get(run, {}).get("psnr")
+            ours = cell(of_run(named, run), "paper", "psnr")
+            if target is None or ours is None:
+                continue
+            moved = {cause: moves(data, named, run, cause) for cause in CAUSES}
+            spread = number("psnr", ours.spread) if ours.spread is not None else "one seed"
+            cells = [NOTHING if moved[c] is None else _signed(moved[c]) for c in CAUSES]
+            jpeg = _signed(_protocol_gap(of_run(named, run)))
+            rows.append([f"{data}, {run}", f"{ours.mean - target:+.2f}", spread, jpeg, *cells])
+            lines.append(f"- {data}, {run}: {verdict(ours.mean - target, moved)}")
+    if not rows:
+        return ["Nothing of Table 1 is measured under `paper` yet."]
+    return [*table(["PSNR", "ours − print", "spread", "paper − exact", *CAUSES], rows), "", *lines]
+
+
+def moves(data: str, named: dict[str, list[Result]], run: str, cause: str) -> float | str | None:
+    """What the cause changes in ours, "not measured", or None where it does not apply."""
+    results = of_run(named, run)
+    if cause == "best look":
+        gains = [found for result in results if (found := gain(result)) is not None]
+        return statistics.fmean(gains) if gains else ABSENT
+    if cause == "weight × 4":
+        applies = any(experiment.preset == run for experiment in HEAVIER)
+        return _step(named, run, f"{run}-variance01") if applies else None
+    if cause == "released code":
+        return _step(named, run, "released-code") if run == "arcvq-vae" else None
+    if data != "cifar10":
+        return None  # tuned on CIFAR-10 alone
+    how = choose(named)["tuned"].get(run)
+    return _step(named, run, budget_name(tuned_name(run, how), BUDGETS[-1])) if how else ABSENT
+
+
+def _step(named: dict[str, list[Result]], run: str, other: str) -> float | str:
+    before, after = (cell(of_run(named, name), "paper", "psnr") for name in (run, other))
+    return after.mean - before.mean if before and after else ABSENT
+
+
+def _protocol_gap(results: list[Result]) -> float | str:
+    """Of the same weights: a seed that lacks one of the two says nothing."""
+    both = [result for result in results if result.metrics("paper") and result.metrics("exact")]
+    paper, exact = (cell(both, protocol, "psnr") for protocol in ("paper", "exact"))
+    return paper.mean - exact.mean if paper and exact else ABSENT
+
+
+def _signed(value: float | str | None) -> str:
+    return value if isinstance(value, str) else f"{value:+.2f}"
+
+
+def verdict(gap: float, moved: dict[str, float | str | None]) -> str:
+    """In words: what brings ours nearer to print, what does not, what is not known."""
+    known = {cause: value for cause, value in moved.items() if isinstance(value, float)}
+    nearer = [cause for cause, value in known.items() if abs(gap + value) < abs(gap)]
+    further = [cause for cause in known if cause not in nearer]
+    unknown = [cause for cause, value in moved.items() if value == ABSENT]
+    parts = [f"{abs(gap):.2f} dB {'above' if gap > 0 else 'below'} print"]
+    parts += [f"nearer to print with {', '.join(f'{c} ({known[c]:+.2f})' for c in nearer)}"] if nearer else []
+    parts += [f"not nearer with {', '.join(f'{c} ({known[c]:+.2f})' for c in further)}"] if further else []
+    parts += [f"not measured: {', '.join(unknown)}"] if unknown else []
+    return "; ".join(parts) + "."

@@ -1,0 +1,25 @@
+"""Every run that a table or a study is made of, by name."""
+
+from arcvq.tables.chosen import CHOSEN
+from arcvq.tables.experiments import (
+    ARC,
+    BEYOND,
+    CONTINUOUS,
+    GRADIENT,
+    PARTS,
+    RELEASED,
+    RIVALS,
+    SCHEDULES,
+    Experiment,
+)
+from arcvq.tables.studies import GRID, HEAVIER, RECIPE, TUNING, budgets
+
+BUDGET_RUNS = budgets(CHOSEN)
+
+EXPERIMENTS: dict[str, Experiment] = {
+    experiment.name: experiment
+    for experiment in (
+        *RIVALS, *PARTS, *CONTINUOUS, *ARC, *BEYOND, *RELEASED,
+        *GRADIENT, *TUNING, *RECIPE, *BUDGET_RUNS, *SCHEDULES, *GRID, *HEAVIER,
+    )
+}  # fmt: skip

@@ -1,0 +1,163 @@
+"""Our own studies. What is tuned is tuned alike: short runs, chosen on images held out of the training set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import product
+from typing import Any
+
+from arcvq.functional.schedules import NAMED_RUNS
+from arcvq.tables.experiments import Experiment
+
+# Every system that has tokens, the most telling first.
+CONTENDERS = (
+    "vq-vae", "arcvq-vae", "cvq-vae", "vq-vae-ema", "simvq", "vq-vae-rotation", "sq-vae", "hvq-vae", "fsq", "vq-vae-cosine", "lfq",
+)  # fmt: skip
+BUDGETS = (25, 50, 100, 250, 500)
+# The last look of such a run is at all held-out images, and that is what is compared; the test set stays for the report.
+SHORT = (
+    "--training.epochs=100",
+    "--data.holdout=5000",
+    "--training.evaluation_images=5000",
+    "--training.evaluations=10",
+    "--training.checkpoints=1",
+)
+LEARNING = tuple(product(("3e-4", "1e-3", "2e-3"), ("constant", "cosine")))
+
+
+def learning(rate: str, schedule: str) -> tuple[str, ...]:
+    return (f"--training.learning_rate={rate}", f"--training.schedule={schedule}")
+
+
+def learning_name(rate: str, schedule: str) -> str:
+    return f"lr{rate}{'-cosine' * (schedule == 'cosine')}"
+
+
+# ---- tuning: the same six for everyone ----------------------------------------------------------------------------------
+
+
+def tuning(system: str) -> dict[tuple[str, str], Experiment]:
+    """Rate and schedule → the run that tries them."""
+    return {
+        how: Experiment(f"tune-{system}-{learning_name(*how)}", system, (*SHORT, *learning(*how))) for how in LEARNING
+    }
+
+
+TUNING = [experiment for system in CONTENDERS for experiment in tuning(system).values()]
+
+
+# ---- α × λ × learning rate ----------------------------------------------------------------------------------------------
+
+MULTIPLES = {"third": 1 / 3, "same": 1.0, "triple": 3.0}
+GRID_RATES = ("3e-4", "1e-3")
+
+
+def grid_name(growth: str, decay: str, rate: str) -> str:
+    return f"grid-alpha-{growth}-decay-{decay}-lr{rate}"
+
+
+def in_fractions(growth: float, decay: float) -> tuple[str, ...]:
+    """M = exp(growth·x) and γ = exp(−decay·x), x the fraction of training that is over."""
+    return (
+        "--quantizer.ball.time=fraction",
+        f"--quantizer.ball.alpha={growth:.4g}",
+        "--quantizer.arc.time=fraction",
+        f"--quantizer.arc.decay={decay:.4g}",
+    )
+
+
+# What the paper's α·T and λ·T come to on CIFAR-10: the same curves, whatever the length of a run.
+PAPER_GROWTH = NAMED_RUNS["cifar10"].growth * NAMED_RUNS["cifar10"].steps
+PAPER_DECAY = NAMED_RUNS["cifar10"].decay * NAMED_RUNS["cifar10"].steps
+
+GRID = [
+    Experiment(
+        grid_name(growth, decay, rate),
+        "arcvq-vae",
+        (*SHORT, *learning(rate, "cosine"), *in_fractions(MULTIPLES[growth] * PAPER_GROWTH, MULTIPLES[decay] * PAPER_DECAY)),
+    )
+    for growth, decay, rate in product(MULTIPLES, MULTIPLES, GRID_RATES)
+]  # fmt: skip
+
+
+# ---- a better recipe ----------------------------------------------------------------------------------------------------
+
+# ArcLoss and ball hold the codebook up while it is built, and are taken down early: the weight is below a hundredth after
+# a sixth of the training, and the ball wider than any code by then.
+FAST = in_fractions(20, 30)
+EUCLIDEAN = "--quantizer.metric=euclidean"
+
+
+def _candidate(name: str, says: str, *settings: str, preset: str = "arcvq-vae", rate: str = "1e-3") -> Experiment:
+    own = (*learning(rate, "cosine"), "--training.warmup_steps=100", *settings)
+    return Experiment(f"scaffold-{name}", preset, own, says)
+
+
+def _weight(**settings: Any) -> tuple[str, ...]:
+    return tuple(f"--quantizer.arc.{key}={value}" for key, value in settings.items())
+
+
+# Codes are chosen by distance unless it says otherwise. Names without the length: what wins is run at every budget.
+CANDIDATES = [
+    _candidate("paper", "the paper's M and γ over this run's length", *in_fractions(PAPER_GROWTH, PAPER_DECAY), EUCLIDEAN),
+    _candidate("euclidean", "taken down early", *FAST, EUCLIDEAN),
+    _candidate("cosine", "the same, codes chosen by angle", *FAST),
+    _candidate("light", "γ0 = 0.3", *FAST, EUCLIDEAN, *_weight(weight=0.3)),
+    _candidate("third", "γ along half a cosine to 0 at 30 % of training", *FAST, EUCLIDEAN, *_weight(schedule="cosine", duration=0.3)),
+    _candidate("half", "γ0 = 0.3, along half a cosine to 0 at 50 %", *FAST, EUCLIDEAN,
+               *_weight(weight=0.3, schedule="cosine", duration=0.5)),
+    _candidate("floor", "γ along half a cosine to 0.003 at 30 %, where it stays", *FAST, EUCLIDEAN,
+               *_weight(schedule="cosine", duration=0.3, end=0.003)),
+    _candidate("adaptive", "γ0 = 0.1 until the perplexity is 0.8 K", *FAST, EUCLIDEAN,
+               *_weight(weight=0.1, schedule="adaptive", target=0.8)),
+    _candidate("adaptive-strong", "γ0 = 1 until the perplexity is 0.6 K", *FAST, EUCLIDEAN,
+               *_weight(weight=1.0, schedule="adaptive", target=0.6)),
+    _candidate("rate", "learning rate 2e-3", *FAST, EUCLIDEAN, rate="2e-3"),
+    _candidate("rotation", "with the rotation trick", *FAST, EUCLIDEAN, "--quantizer.estimator=rotation"),
+    _candidate("restart", "with restarts of dead codes", *FAST, EUCLIDEAN, "--quantizer.restart={}"),
+    _candidate("ema", "on running means", *FAST, EUCLIDEAN, preset="vq-vae-ema-samp"),
+    _candidate("cvq", "on CVQ-VAE's anchors", *FAST, EUCLIDEAN, preset="cvq-vae-samp"),
+    # Controls: what is left when a part is.
+    _candidate("no-arc", "control: without ArcLoss", EUCLIDEAN, "--quantizer.arc=null", *FAST[:2]),
+    _candidate("no-ball", "control: without ball", EUCLIDEAN, "--quantizer.ball=null", *FAST[2:]),
+]  # fmt: skip
+RECIPES = {candidate.name: candidate for candidate in CANDIDATES}
+RECIPE = [Experiment(f"recipe-{each.name}", each.preset, (*each.settings, *SHORT), each.says) for each in CANDIDATES]
+
+
+# ---- quality against training time --------------------------------------------------------------------------------------
+
+
+def budget_name(name: str, epochs: int) -> str:
+    return f"{name}-{epochs}epochs"
+
+
+def tuned_name(system: str, how: Iterable[str]) -> str:
+    return f"{system}-{learning_name(*how)}"
+
+
+def budgets(chosen: Mapping[str, Any]) -> list[Experiment]:
+    """What was chosen, at every length, on all training images. The names say what was chosen, so that another choice is
+    another run."""
+    systems = [
+        Experiment(tuned_name(system, how), system, learning(*how))
+        for system in CONTENDERS
+        if (how := chosen.get("tuned", {}).get(system))
+    ]
+    recipe = [RECIPES[name] for name in [chosen.get("recipe")] if name in RECIPES]
+    return [
+        Experiment(
+            budget_name(each.name, epochs), each.preset, (*each.settings, f"--training.epochs={epochs}"), each.says
+        )
+        for each in recipe + systems
+        for epochs in BUDGETS
+    ]
+
+
+# ---- what may lie behind the printed numbers ----------------------------------------------------------------------------
+
+# The code of CVQ-VAE divides by the variance of pixels in [0, 1]: four times the weight on the reconstruction.
+HEAVIER = [
+    Experiment(f"{system}-variance01", system, ("--objective.normalise=variance01",))
+    for system in ("vq-vae", "cvq-vae", "arcvq-vae")
+]

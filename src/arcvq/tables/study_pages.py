@@ -1,0 +1,144 @@
+"""The studies whose runs are compared with one another: matrices, rankings, lengths of training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from arcvq.tables.chosen import best, choose, held_out, recipe_runs, scores
+from arcvq.tables.results import Result, cell, metric_text, number, of_run, table
+from arcvq.tables.rows import NOTHING, Grouped
+from arcvq.tables.studies import (
+    BUDGETS,
+    CONTENDERS,
+    GRID_RATES,
+    LEARNING,
+    MULTIPLES,
+    RECIPES,
+    budget_name,
+    grid_name,
+    tuned_name,
+    tuning,
+)
+
+DATA = "cifar10"
+# What a better recipe is to reach after 500 epochs.
+AIM = 25.5
+TIMES = {"third": "⅓ ×", "same": "1 ×", "triple": "3 ×"}
+
+
+def tuning_page(grouped: Grouped, _: dict[str, Any]) -> list[str]:
+    """A row per system, a column per rate and schedule; what is chosen is bold."""
+    named, rows = grouped.get(DATA, {}), []
+    for system in CONTENDERS:
+        runs = tuning(system)
+        found, chosen = scores(named, runs), best(named, runs)
+        cells = [_bold(number("psnr", found[how].mean), how == chosen) if how in found else NOTHING for how in LEARNING]
+        rows.append([system, *cells, ", ".join(chosen) if chosen else f"open, {len(found)} of {len(runs)} measured"])
+    return table(["system", *(", ".join(how) for how in LEARNING), "chosen"], rows)
+
+
+def recipe_page(grouped: Grouped, _: dict[str, Any]) -> list[str]:
+    """The candidates, best first; below them the three best of the tuned systems after as many epochs."""
+    named, runs = grouped.get(DATA, {}), recipe_runs()
+    found, chosen = scores(named, runs), best(named, runs)
+    ranked = sorted(runs, key=lambda name: -found[name].mean if name in found else 0.0)
+    rows = [
+        [_bold(name, name == chosen), RECIPES[name].says, *short_cells(of_run(named, runs[name].name))]
+        for name in ranked
+    ]
+    rivals = {run.name: score for system in CONTENDERS for run, score in _best_of(grouped, system)}
+    nearest = sorted(rivals, key=lambda name: -rivals[name])[:3]
+    rows += [[name, "a tuned rival", *short_cells(of_run(named, name))] for name in nearest]
+    headings = ["candidate", "what it is", "PSNR, held out", "PSNR, exact", "usage", "rFID, paper"]
+    settled = f"Chosen: `{chosen}`." if chosen else f"Open: {len(found)} of {len(runs)} candidates measured."
+    return [*table(headings, rows, left=2), "", settled]
+
+
+def _best_of(grouped: Grouped, system: str) -> list[tuple[Any, float]]:
+    named, runs = grouped.get(DATA, {}), tuning(system)
+    how = best(named, runs)
+    return [(runs[how], scores(named, runs)[how].mean)] if how else []
+
+
+def short_cells(results: list[Result]) -> list[str]:
+    found = held_out(results)
+    shown = (("exact", "psnr"), ("exact", "usage"), ("paper", "rfid"))
+    cells = [metric_text(metric, cell(results, protocol, metric), len(results), NOTHING) for protocol, metric in shown]
+    return [metric_text("psnr", found, len(results), NOTHING), *cells]
+
+
+def grid_page(grouped: Grouped, _: dict[str, Any]) -> list[str]:
+    """Multiples of the paper's α·T and λ·T."""
+    named = grouped.get(DATA, {})
+    rows = [
+        [f"α {TIMES[growth]}", f"λ {TIMES[decay]}"]
+        + [_psnr_and_usage(of_run(named, grid_name(growth, decay, rate))) for rate in GRID_RATES]
+        for growth in MULTIPLES
+        for decay in MULTIPLES
+    ]
+    return table(["α·T", "λ·T", *(f"rate {rate}" for rate in GRID_RATES)], rows, left=2)
+
+
+def _psnr_and_usage(results: list[Result]) -> str:
+    psnr, usage = held_out(results), cell(results, "exact", "usage")
+    return f"{number('psnr', psnr.mean)}, {number('usage', usage.mean)}" if psnr and usage else NOTHING
+
+
+def budgets_page(grouped: Grouped, printed: dict[str, Any]) -> list[str]:
+    """A row per system, each at its tuned rate, a column per length; then who is ahead, and what was aimed at."""
+    named, chosen = grouped.get(DATA, {}), choose(grouped.get(DATA, {}))
+    tuned = [tuned_name(system, how) for system, how in chosen["tuned"].items()]
+    names = [*tuned, *([chosen["recipe"]] if "recipe" in chosen else [])]
+    at = {(name, epochs): of_run(named, budget_name(name, epochs)) for name in names for epochs in BUDGETS}
+    rows = [[name, *(_budget_cell(at[name, epochs]) for epochs in BUDGETS)] for name in names]
+    untuned = [system for system in CONTENDERS if system not in chosen["tuned"]]
+    lines = [*table(["system", *(f"{epochs} epochs" for epochs in BUDGETS)], rows), ""] if rows else []
+    lines += [f"Not tuned yet: {', '.join(untuned)}.", ""] if untuned else []
+    if "recipe" not in chosen:
+        return [*lines, "No recipe is chosen yet."]
+    recipe = chosen["recipe"]
+    for epochs in BUDGETS:
+        rivals = {name: found.mean for name in tuned if (found := cell(at[name, epochs], "exact", "psnr"))}
+        lines.append(f"- {epochs} epochs: {standing(recipe, cell(at[recipe, epochs], 'exact', 'psnr'), rivals)}")
+    return [*lines, *aims(recipe, at[recipe, BUDGETS[-1]], printed)]
+
+
+def _budget_cell(results: list[Result]) -> str:
+    psnr, usage = (cell(results, "exact", metric) for metric in ("psnr", "usage"))
+    if psnr is None:
+        return NOTHING
+    return metric_text("psnr", psnr, len(results)) + (f", {number('usage', usage.mean)}" if usage else "")
+
+
+def standing(recipe: str, ours: Any, rivals: dict[str, float]) -> str:
+    if ours is None or not rivals:
+        return "not measured"
+    first = max(rivals, key=lambda name: rivals[name])
+    gap = ours.mean - rivals[first]
+    word = "ahead" if gap > 0 else "behind"
+    return f"`{recipe}` {number('psnr', ours.mean)}, best rival `{first}` {number('psnr', rivals[first])}: {word} by {abs(gap):.2f}"
+
+
+def aims(recipe: str, results: list[Result], printed: dict[str, Any]) -> list[str]:
+    """PSNR under `exact`, and an rFID under `paper` below the lowest that the paper prints."""
+    psnr, rfid = cell(results, "exact", "psnr"), cell(results, "paper", "rfid")
+    lowest = min(
+        (row["rfid"] for row in printed.get(DATA, {}).values() if isinstance(row, dict) and "rfid" in row),
+        default=None,
+    )
+    lines = [f"- Aim, PSNR {AIM} after {BUDGETS[-1]} epochs: {_reached(psnr, 'psnr', psnr and psnr.mean >= AIM)}"]
+    if lowest is not None:
+        lines.append(
+            f"- Aim, an rFID below the lowest in print, {lowest}: {_reached(rfid, 'rfid', rfid and rfid.mean < lowest)}"
+        )
+    return lines
+
+
+def _reached(found: Any, metric: str, reached: Any) -> str:
+    if found is None:
+        return "not measured"
+    return f"{number(metric, found.mean)}, {'reached' if reached else 'not reached'}"
+
+
+def _bold(text: str, yes: bool) -> str:
+    return f"**{text}**" if yes else text

@@ -1,0 +1,226 @@
+"""What the studies choose, and how they and what lies behind the printed numbers are told."""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+import torch
+from test_results_page import block, rows
+
+from arcvq import ArcvqError
+from arcvq.systems import load_system, preset_names
+from arcvq.tables import Experiment, chosen_text, group, read_results, results_page
+from arcvq.tables.chosen import CHOSEN, choose
+from arcvq.tables.curves import budget_curves, curves
+from arcvq.tables.results import of_run
+from arcvq.tables.studies import BUDGETS, CONTENDERS, GRID, HEAVIER, RECIPE, RECIPES, TUNING, budgets, tuning
+
+Add = Callable[..., None]
+
+
+def named(folder: Path) -> Any:
+    return group(read_results(folder)).get("cifar10", {})
+
+
+def tune(add: Add, system: str, *psnrs: float) -> None:
+    """One result for each rate and schedule, in their order; on the test set all are the same."""
+    for run, psnr in zip(tuning(system).values(), psnrs):
+        add(run.name, exact={"psnr": 20.0}, looks={50.0: 30.0, 100.0: psnr}, holdout=5000, epochs=100)
+
+
+def try_recipes(add: Add, **psnrs: float) -> None:
+    for name in RECIPES:
+        psnr = psnrs.get(name.removeprefix("scaffold-"), 19.0)
+        measured = {"psnr": psnr, "usage": 0.9}
+        add(f"recipe-{name}", exact=measured, looks={100.0: psnr}, holdout=5000, epochs=100)
+
+
+def test_the_choice_is_by_the_last_look_at_held_out_images(folder: Path, add: Add) -> None:
+    assert choose(named(folder)) == {"tuned": {}}
+    tune(add, "vq-vae", 21.0, 22.0, 23.0)
+    assert choose(named(folder)) == {"tuned": {}}  # too few to be fair
+    tune(add, "vq-vae", 21.0, 22.0, 23.0, 24.0)
+    assert json.loads(chosen_text(named(folder))) == {"tuned": {"vq-vae": ["1e-3", "cosine"]}}
+    # Looks at the test set choose nothing.
+    for run in tuning("cvq-vae").values():
+        add(run.name, exact={"psnr": 25.0}, looks={100.0: 25.0}, epochs=100)
+    assert "cvq-vae" not in choose(named(folder))["tuned"]
+    try_recipes(add, rotation=24.5)
+    assert choose(named(folder))["recipe"] == "scaffold-rotation"
+
+
+def test_another_precision_is_taken_where_there_is_no_other(folder: Path, add: Add) -> None:
+    add("vq-vae-bf16", exact={"psnr": 24.0})
+    assert [result.name for result in of_run(named(folder), "vq-vae")] == ["vq-vae-bf16"]
+    add("vq-vae", exact={"psnr": 24.0})
+    assert [result.name for result in of_run(named(folder), "vq-vae")] == ["vq-vae"]
+    assert of_run(named(folder), "fsq") == []
+
+
+def test_what_is_chosen_is_run_at_every_length() -> None:
+    found = budgets({"tuned": {"vq-vae": ["1e-3", "cosine"]}, "recipe": "scaffold-ema"})
+    assert [run.name for run in found[:6:5]] == ["scaffold-ema-25epochs", "vq-vae-lr1e-3-cosine-25epochs"]
+    assert len(found) == 2 * len(BUDGETS)
+    system: Any = load_system(f"cifar10/{found[0].preset}", found[0].settings)
+    assert (system.training.epochs, system.data.holdout, system.quantizer.metric) == (25, None, "euclidean")
+    assert system.quantizer.arc.time == system.quantizer.ball.time == "fraction"
+    assert budgets({"tuned": {}, "recipe": "one of another version"}) == []
+    assert budgets(CHOSEN) == budgets(json.loads(json.dumps(CHOSEN)))
+
+
+def test_short_runs_differ_in_what_is_studied_alone() -> None:
+    for run in (*TUNING, *RECIPE, *GRID):
+        system: Any = load_system(f"cifar10/{run.preset}", run.settings)
+        assert sum(stage.epochs for stage in system.training.plan()) == 100, run.name
+        assert (system.data.holdout, system.data.batch_size) == (5000, 1024)
+        assert system.training.evaluation_images == 5000
+    settings = [tuple(asdict(run).values())[1:3] for run in (*TUNING, *RECIPE, *GRID)]
+    assert len(set(settings)) == len(settings)
+    (same,) = (run for run in GRID if run.name == "grid-alpha-same-decay-same-lr1e-3")
+    quantizer: Any = load_system("cifar10/arcvq-vae", same.settings).quantizer
+    # The paper's α·T and λ·T: 24,500 steps at 3e-4 and 5e-4.
+    assert (quantizer.ball.alpha, quantizer.arc.decay) == pytest.approx((7.35, 12.25), rel=1e-3)
+
+
+@pytest.mark.parametrize("run", [*RECIPE, *HEAVIER], ids=lambda run: run.name)
+def test_every_candidate_takes_a_step(run: Experiment) -> None:
+    system = load_system(
+        f"cifar10/{run.preset}", [*run.settings, "--tokenizer.width=8", "--quantizer.codebook_size=16"]
+    )
+    tokenizer = system.build_tokenizer(3, (16, 16), 10).train()
+    reconstruction, quantized = tokenizer(torch.rand(4, 3, 16, 16) * 2 - 1)
+    (reconstruction.mean() + quantized.loss).backward()
+    tokenizer.quantizer.after_step(quantized)
+    assert quantized.loss.isfinite()
+    assert ("arc" in quantized.losses) == (
+        "no-arc" not in run.name and run.name not in ("vq-vae-variance01", "cvq-vae-variance01")
+    )
+
+
+def test_the_tables_of_the_studies(folder: Path, add: Add) -> None:
+    tune(add, "vq-vae", 21.0, 22.0, 23.0, 24.0)
+    tune(add, "fsq", 21.0)
+    try_recipes(add, rotation=24.5, ema=24.25)
+    add("grid-alpha-third-decay-same-lr1e-3", exact={"usage": 0.75}, looks={100.0: 23.0}, holdout=5000, epochs=100)
+    page = results_page(folder, None)
+    assert rows(page, "tuning", "vq-vae")[0] == [
+        "vq-vae",
+        "21.00",
+        "22.00",
+        "23.00",
+        "**24.00**",
+        "–",
+        "–",
+        "1e-3, cosine",
+    ]
+    assert rows(page, "tuning", "fsq")[0][-1] == "open, 1 of 6 measured"
+    ranking = [line[0] for line in rows(page, "recipe")[2:]]
+    assert ranking[:2] == ["**scaffold-rotation**", "scaffold-ema"]
+    assert ranking[-1] == "tune-vq-vae-lr1e-3-cosine"
+    assert rows(page, "recipe", "scaffold-ema")[0][2:] == ["24.25", "24.25", "90.0%", "–"]
+    assert "Chosen: `scaffold-rotation`." in block(page, "recipe")
+    assert rows(page, "grid", "α ⅓ ×", "λ 1 ×")[0][2:] == ["–", "23.00, 75.0%"]
+    assert f"Not tuned yet: {', '.join(s for s in CONTENDERS if s != 'vq-vae')}." in block(page, "budgets")
+
+
+def test_who_is_ahead_at_which_length(folder: Path, add: Add) -> None:
+    tune(add, "vq-vae", 21.0, 22.0, 23.0, 24.0)
+    tune(add, "cvq-vae", 24.0, 23.0, 22.0, 21.0)
+    try_recipes(add, cvq=24.5)
+    page = results_page(folder, None)
+    assert "- 25 epochs: not measured" in block(page, "budgets")
+    for epochs, recipe, rival in ((25, 22.0, 21.5), (500, 25.6, 25.7)):
+        add(f"scaffold-cvq-{epochs}epochs", epochs=epochs, exact={"psnr": recipe, "usage": 1.0}, paper={"rfid": 23.0})
+        add(f"vq-vae-lr1e-3-cosine-{epochs}epochs", epochs=epochs, exact={"psnr": rival, "usage": 0.5})
+    add("cvq-vae-lr3e-4-25epochs", epochs=25, exact={"psnr": 21.0, "usage": 0.5})
+    page = results_page(folder, None)
+    assert rows(page, "budgets", "scaffold-cvq")[0][1:3] == ["22.00, 100.0%", "–"]
+    said = block(page, "budgets")
+    assert "- 25 epochs: `scaffold-cvq` 22.00, best rival `vq-vae-lr1e-3-cosine` 21.50: ahead by 0.50" in said
+    assert "- 500 epochs: `scaffold-cvq` 25.60, best rival `vq-vae-lr1e-3-cosine` 25.70: behind by 0.10" in said
+    assert "- Aim, PSNR 25.5 after 500 epochs: 25.60, reached" in said
+    assert "- Aim, an rFID below the lowest in print, 39.67: 23.00, reached" in said
+
+
+def test_the_curves_are_drawn_anew_only_for_new_numbers(folder: Path, add: Add) -> None:
+    nothing = budget_curves(named(folder), None)
+    assert ElementTree.fromstring(nothing).tag.endswith("svg")
+    add("vq-vae", exact={"psnr": 24.0}, looks={0.1: 12.0, 25.0: 20.0, 500.0: 24.0})
+    tune(add, "vq-vae", 21.0, 22.0, 23.0, 24.0)
+    for epochs in (25, 500):
+        add(f"vq-vae-lr1e-3-cosine-{epochs}epochs", epochs=epochs, exact={"psnr": 24.0, "usage": 0.5})
+    published, tuned = curves(named(folder))
+    assert (published.name, published.points) == ("vq-vae, as published", [(25.0, 20.0, 0.5), (500.0, 24.0, 0.5)])
+    assert (tuned.name, [point[0] for point in tuned.points]) == ("vq-vae-lr1e-3-cosine", [25.0, 500.0])
+    assert tuned.epoch_seconds == pytest.approx(0.18)
+    drawn = budget_curves(named(folder), nothing)
+    assert drawn != nothing
+    assert "vq-vae-lr1e-3-cosine" in drawn
+    assert "seconds of training on A GPU" in drawn
+    older = drawn.replace("epochs", "Epochs")  # as another version might have drawn it
+    assert budget_curves(named(folder), older) == older
+    assert budget_curves(named(folder), None) == drawn
+
+
+def test_a_broken_file_of_looks_is_named(folder: Path, add: Add) -> None:
+    add("vq-vae", exact={"psnr": 24.0})
+    (folder / "cifar10" / "vq-vae-seed1.metrics.jsonl").write_text("{")
+    with pytest.raises(ArcvqError, match=r"vq-vae-seed1\.metrics\.jsonl: not a file of looks"):
+        read_results(folder)
+
+
+def test_an_option_that_came_later_leaves_the_hash(folder: Path, add: Add) -> None:
+    add("vq-vae", exact={"psnr": 24.0})
+    add("vq-vae", 2, exact={"psnr": 24.0})
+    path = folder / "cifar10" / "vq-vae-seed2.json"
+    document = json.loads(path.read_text())
+    del document["config"]["data"]["holdout"]
+    path.write_text(json.dumps(document))
+    assert len({result.config_hash for result in read_results(folder)}) == 1
+
+
+def test_what_is_beyond_the_spread_is_told_cell_by_cell(folder: Path, add: Add) -> None:
+    add("vq-vae", paper={"psnr": 24.32, "rfid": 39.671})
+    for seed, psnr in ((1, 24.6), (2, 24.9)):
+        add("arcvq-vae", seed, paper={"psnr": psnr, "ssim": 0.8 + seed / 100})
+    said = block(results_page(folder, None), "off-print")
+    assert "- cifar10, vq-vae: one seed, so there is no spread to hold this against: PSNR +1.00 better." in said
+    ours = "0.8150 ± 0.0071 over 2 seeds, printed 0.8989"
+    assert f"- cifar10, arcvq-vae, SSIM: {ours}: -0.0839 worse, 11.9 times the spread." in said
+    assert "arcvq-vae, PSNR" not in said  # within it
+
+
+def test_what_lies_behind_the_printed_numbers(folder: Path, add: Add) -> None:
+    page = results_page(folder, None)
+    assert block(page, "causes") == "Nothing of Table 1 is measured under `paper` yet."
+    assert block(page, "looks") == "No run has its looks at the test set beside it yet."
+    add("vq-vae", paper={"psnr": 24.32}, exact={"psnr": 24.5}, looks={25.0: 24.6, 500.0: 24.5})
+    add("vq-vae", 2, exact={"psnr": 30.0})  # without the other protocol: no pair
+    add("arcvq-vae", paper={"psnr": 24.0})
+    page = results_page(folder, None)
+    cells = ["+1.00", "one seed", "-0.18", "+0.10", "not measured", "–", "not measured"]
+    assert rows(page, "causes", "cifar10, vq-vae")[0][1:] == cells
+    assert rows(page, "causes", "cifar10, arcvq-vae")[0][3:] == ["not measured"] * 5
+    assert rows(page, "looks", "cifar10, vq-vae")[0][1:] == ["1", "2", "2000", "24.50", "24.60", "25", "+0.100"]
+    add("vq-vae-variance01", paper={"psnr": 23.52})
+    tune(add, "vq-vae", 21.0, 22.0, 23.0, 24.0)
+    add("vq-vae-lr1e-3-cosine-500epochs", paper={"psnr": 25.32})
+    add("released-code", paper={"psnr": 24.5})
+    page = results_page(folder, None)
+    assert rows(page, "causes", "cifar10, vq-vae")[0][5:] == ["-0.80", "–", "+1.00"]
+    assert rows(page, "causes", "cifar10, arcvq-vae")[0][6] == "+0.50"
+    said = "1.00 dB above print; nearer to print with weight × 4 (-0.80); not nearer with best look (+0.10), tuned rate (+1.00)."
+    assert f"- cifar10, vq-vae: {said}" in block(page, "causes")
+
+
+def test_a_preset_of_the_recipe_is_what_was_chosen() -> None:
+    """Once a recipe is chosen and measured, it may have a preset: then with these very settings."""
+    if "cifar10/arcvq-scaffold" not in preset_names():
+        pytest.skip("no recipe has a preset yet")
+    chosen = RECIPES[CHOSEN["recipe"]]
+    wanted, preset = load_system(f"cifar10/{chosen.preset}", chosen.settings), load_system("cifar10/arcvq-scaffold")
+    assert asdict(preset) | {"name": None} == asdict(wanted) | {"name": None}
