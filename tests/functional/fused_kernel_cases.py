@@ -285,3 +285,28 @@ def test_search_and_loss_together_are_the_two_apart(masked: bool) -> None:
     assert torch.equal(tokens, functional.assign(latents, codebook, "cosine", "triton"))
     assert torch.equal(loss, expected)
     assert torch.equal(torch.autograd.grad(loss, together)[0], torch.autograd.grad(expected, apart)[0])
+
+
+def test_rows_may_begin_anywhere_in_memory_and_a_scale_may_be_an_integer() -> None:
+    latents, codebook = case(130, 20, 16)
+    upstream = []
+    for offset, scale in ((0, 10.0), (1, 10.0), (2, 10), (0, 10)):
+        room = [
+            torch.empty(x.numel() + offset, device=DEVICE)[offset:].view_as(x).copy_(x) for x in (latents, codebook)
+        ]
+        leaf = room[0].requires_grad_()
+        tokens, loss = functional.assign_and_arc_loss(leaf, room[1], scale, backend="triton")
+        upstream.append((tokens, loss.detach(), torch.autograd.grad(loss, leaf)[0]))
+    for other in upstream[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(other, upstream[0]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_scaled_loss_of_half_precision_latents_keeps_small_gradients(dtype: torch.dtype) -> None:
+    latents, codebook = case(4000, 8, 16)
+    leaf, whole = latents.to(dtype).requires_grad_(), latents.to(dtype).float().requires_grad_()
+    for each in (leaf, whole):
+        (functional.arc_loss(each, codebook, backend="triton") * 65536).backward()
+    assert leaf.grad is not None
+    assert whole.grad is not None
+    torch.testing.assert_close(leaf.grad.float(), whole.grad, rtol=1e-2, atol=1e-6 * float(whole.grad.abs().max()))

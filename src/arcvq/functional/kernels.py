@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -62,6 +62,32 @@ def _cdiv(length: int, block: int) -> int:
 def _power_of_two(number: int) -> int:
     """The first that is not below."""
     return 1 << (number - 1).bit_length()
+
+
+# Kernels compiled before, by everything that Triton looks at to tell whether one will do.
+_ready: dict[tuple[Any, ...], Any] = {}
+
+
+def _launch(
+    kernel: Any, grid: tuple[int, ...], given: tuple[Any, ...], arguments: tuple[Any, ...], **constants: Any
+) -> None:
+    """`kernel[grid](*arguments, **constants)`, without looking at each argument again where an earlier call was alike: that takes
+    the host longer than the device takes for a small kernel.
+
+    `given` are the arguments that may differ between such calls in type or alignment, and the integers that Triton specialises on. All
+    other tensors are allocated here, and so aligned alike. Constants in the order of the kernel's signature.
+    """
+    if not isinstance(kernel, triton.JITFunction):  # the interpreter's
+        kernel[grid](*arguments, **constants)
+        return
+    kinds = (x if isinstance(x, int) else (x.dtype, x.data_ptr() % 16) for x in given)
+    key = (kernel.__name__, torch.cuda.current_device(), *constants.values(), *kinds)
+    ready = _ready.get(key)
+    if ready is None:
+        _ready[key] = kernel[grid](*arguments, **constants)
+    else:
+        own = (value for name, value in constants.items() if name not in ("num_warps", "num_stages"))
+        ready[(*grid, 1, 1)[:3]](*arguments, *own)
 
 
 # ---- pieces ----------------------------------------------------------------------------------------------------------
@@ -242,20 +268,25 @@ def split_rows(latents: Tensor, codes: Tensor, floor: float, longest: Tensor | N
         found.append(Rows(halves, inverse))
     (z, c), rows = found, 32
     blocks = _cdiv(z.count, rows)
-    _split_kernel[(blocks + _cdiv(c.count, rows),)](
-        latents,
-        z.halves,
-        z.inverse,
-        z.count,
-        codes,
-        c.halves,
-        c.inverse,
-        c.count,
-        codes if longest is None else longest,
-        blocks,
-        width,
-        floor,
-        LENGTH,
+    _launch(
+        _split_kernel,
+        (blocks + _cdiv(c.count, rows),),
+        (latents, codes, width),
+        (
+            latents,
+            z.halves,
+            z.inverse,
+            z.count,
+            codes,
+            c.halves,
+            c.inverse,
+            c.count,
+            codes if longest is None else longest,
+            blocks,
+            width,
+            floor,
+            LENGTH,
+        ),
         TOGETHER=longest is not None,
         ROWS=rows,
         DEPTH=depth,
@@ -472,20 +503,25 @@ def search(
     bias_or_not = keys if bias is None else bias
     scores, doubts = (torch.empty(splits, count, dtype=torch.float32, device=queries.device) for _ in range(2))
     parts = torch.empty(splits, count, dtype=torch.int32, device=queries.device)
-    _search_kernel[(_cdiv(count, tiling.rows), splits)](
-        q.halves,
-        q.inverse,
-        k.halves,
-        k.inverse,
-        bias_or_not,
-        scores,
-        parts,
-        doubts,
-        count,
-        key_count,
-        split_size,
-        _slack(width),
-        LENGTH,
+    _launch(
+        _search_kernel,
+        (_cdiv(count, tiling.rows), splits),
+        (bias_or_not,),
+        (
+            q.halves,
+            q.inverse,
+            k.halves,
+            k.inverse,
+            bias_or_not,
+            scores,
+            parts,
+            doubts,
+            count,
+            key_count,
+            split_size,
+            _slack(width),
+            LENGTH,
+        ),
         BIASED=bias is not None,
         QUERIES=tiling.rows,
         KEYS=tiling.columns,
@@ -495,19 +531,24 @@ def search(
         num_stages=tiling.stages,
     )
     # Few queries to a program: a codebook with many equal codes leaves many in doubt, and each is a walk of its own.
-    _settle_kernel[(_cdiv(count, 8),)](
-        queries,
-        keys,
-        k.inverse,
-        bias_or_not,
-        scores,
-        parts,
-        doubts,
-        tokens,
-        count,
-        key_count,
-        width,
-        splits,
+    _launch(
+        _settle_kernel,
+        (_cdiv(count, 8),),
+        (queries, keys, bias_or_not, width),
+        (
+            queries,
+            keys,
+            k.inverse,
+            bias_or_not,
+            scores,
+            parts,
+            doubts,
+            tokens,
+            count,
+            key_count,
+            width,
+            splits,
+        ),
         BIASED=bias is not None,
         QUERIES=8,
     )
@@ -728,17 +769,22 @@ def statistics(
         torch.empty(count * splits, top_k, dtype=torch.int32, device=device),
         torch.empty(count * splits, dtype=torch.float32, device=device),
     )
-    _statistics_kernel[(programs, splits)](
-        latents.halves,
-        codes.halves,
-        latents.halves if valid is None else valid,
-        *parts,
-        latents.count,
-        codes.count,
-        splits,
-        split_size,
-        scale,
-        LENGTH,
+    _launch(
+        _statistics_kernel,
+        (programs, splits),
+        (latents.halves if valid is None else valid,),
+        (
+            latents.halves,
+            codes.halves,
+            latents.halves if valid is None else valid,
+            *parts,
+            latents.count,
+            codes.count,
+            splits,
+            split_size,
+            float(scale),
+            LENGTH,
+        ),
         MASKED=valid is not None,
         TOP=top_k,
         SLOTS=_power_of_two(top_k),
@@ -755,16 +801,21 @@ def statistics(
     finished = (torch.empty_like(negatives), *Pulls.empty(count, top_k, device)) if margin else nothing
     entries = _power_of_two(splits * top_k)
     at_once = max(1, min(32, 2048 // entries))
-    _merge_kernel[(_cdiv(count, at_once),)](
-        *parts,
-        *tops,
-        negatives,
-        *finished,
-        count,
-        splits,
-        scale,
-        *(margin.numbers if margin else (1.0, 0.0, 1.0)),
-        ROOM / margin.steepest(scale) if margin else 0.0,
+    _launch(
+        _merge_kernel,
+        (_cdiv(count, at_once),),
+        (),
+        (
+            *parts,
+            *tops,
+            negatives,
+            *finished,
+            count,
+            splits,
+            float(scale),
+            *(margin.numbers if margin else (1.0, 0.0, 1.0)),
+            ROOM / margin.steepest(scale) if margin else 0.0,
+        ),
         FINISH=margin is not None,
         MONOTONE=margin is not None and margin.monotone,
         TOP=top_k,
@@ -1135,23 +1186,28 @@ def backward(
     mask = latents if valid is None else valid
     stretched = latents if stretch is None else stretch
     shrink /= ROOM * LENGTH
-    _backward_kernel[(programs, codes.depth // out, splits)](
-        split_latents.halves,
-        codes.halves,
-        negatives,
-        *pulls,
-        latents,
-        split_latents.inverse,
-        mask,
-        stretched,
-        parts,
-        count,
-        codes.count,
-        width,
-        split_size,
-        scale,
-        LENGTH,
-        shrink,
+    _launch(
+        _backward_kernel,
+        (programs, codes.depth // out, splits),
+        (latents, mask, stretched, split_latents.halves, split_latents.inverse, codes.halves, negatives, *pulls, width),
+        (
+            split_latents.halves,
+            codes.halves,
+            negatives,
+            *pulls,
+            latents,
+            split_latents.inverse,
+            mask,
+            stretched,
+            parts,
+            count,
+            codes.count,
+            width,
+            split_size,
+            float(scale),
+            LENGTH,
+            shrink,
+        ),
         MASKED=valid is not None,
         TOP=pulls.tops.shape[0],
         TOKENS=tiling.rows,
