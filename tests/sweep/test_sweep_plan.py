@@ -117,8 +117,10 @@ def test_time_is_known_from_results_on_the_same_device(places: Places) -> None:
     result(places, "cifar10/arcvq-vae-bf16-seed1", seconds=40.0, precision="bf16")
     plan = plan_of("ablations", places, data=["cifar10"], only=["arcvq-vae-top1", "arcvq-vae-top8"], parallel=2)
     assert [(p.train, p.evaluate, p.source) for p in plan.open] == [(100.0, 20.0, "results")] * 2
-    assert plan.seconds == 220.0  # trainings share the device, measuring does not
+    assert plan.seconds == 240.0  # trainings share the device, then one after the other is measured
     assert plan.open[0].seconds(2) == 220.0
+    plan.parallel = 1
+    assert plan.seconds == 220.0  # the first is measured while the second trains
     bf16 = ["--training.precision", "bf16"]
     assert plan_of("ablations", places, data=["cifar10"], only=["arcvq-vae-top1"], settings=bf16).seconds == 60.0
     other = plan_of("components", places, data=["cifar10"], only=["vq-vae-bbnr"])

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import torch
 from arcvq import Tokenizer
 from arcvq.sweep import Outcome, Places, Plan, make_plan, run_plan
 from arcvq.sweep.run import Run
+from arcvq.sweep.workers import Worker
 from arcvq.tables import read_results
 
 CPU = torch.device("cpu")
@@ -83,6 +84,27 @@ def test_a_failure_does_not_stop_the_others(places: Places, tiny_settings: Setti
     outcome = sweep(places, tiny_settings(), ["vq-vae", "arcvq-vae"], said)
     assert outcome.done == ["sample/arcvq-vae-seed1"]
     assert "exists and is not a run" in outcome.failed["sample/vq-vae-seed1"]
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_killed_worker_is_replaced_and_measuring_goes_on_beside_training(
+    places: Places, tiny_settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = Worker.start
+
+    def killing(self: Worker, words: Sequence[str], log: Path) -> None:
+        start(self, words, log)
+        if "sample/vq-vae" in words:
+            self.process.kill()
+
+    monkeypatch.setattr(Worker, "start", killing)
+    said: list[str] = []
+    plan = plan_of("all", places, ["vq-vae", "arcvq-vae", "arcvq-vae-top1"], tiny_settings(), parallel=1)
+    outcome = run_plan(plan, say=said.append)
+    assert outcome.failed == {"sample/vq-vae-seed1": "its process was ended by signal 9"}
+    assert outcome.done == ["sample/arcvq-vae-seed1", "sample/arcvq-vae-top1-seed1"]
+    (measured,) = [i for i, line in enumerate(said) if line.startswith("sample/arcvq-vae-seed1: PSNR")]
+    assert said.index("sample/arcvq-vae-top1-seed1: begins") < measured
 
 
 def test_a_budget_starts_nothing_that_cannot_end(places: Places, tiny_settings: Settings) -> None:

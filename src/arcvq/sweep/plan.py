@@ -57,10 +57,15 @@ class Plan:
 
     @property
     def seconds(self) -> float:
-        """Trainings share the device, measuring goes on beside them; runs of unknown length are left out."""
-        width = max(1, min(self.parallel, len(self.open)))
+        """Trainings share the device, one after another is measured beside them; runs of unknown length are left out."""
         known = [planned for planned in self.open if planned.train is not None]
-        return sum(planned.train or 0.0 for planned in known) + sum(planned.evaluate for planned in known) / width
+        trained = measured = 0.0
+        for first in range(0, len(known), self.parallel):
+            together = known[first : first + self.parallel]
+            trained += sum(planned.train or 0.0 for planned in together)
+            for planned in together:
+                measured = max(trained, measured) + planned.evaluate
+        return measured
 
     def to_json(self) -> dict[str, Any]:
         return {

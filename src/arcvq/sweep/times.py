@@ -61,10 +61,10 @@ class Times:
         return self.try_out(run, how) if self.dry_runs else None
 
     def evaluation(self, run: Run) -> float:
-        """By the same data set's other evaluations."""
+        """By the same data set's other evaluations: the latest of this sweep, or the slowest of the results."""
         own = [t.evaluate for t in self.known if t.preset.startswith(f"{run.data}/") and t.evaluate]
-        found = own or [s for r in self.results if r.data == run.data and (s := _evaluation(r))]
-        return max(found, default=EVALUATE)
+        found = [s for r in self.results if r.data == run.data and (s := _evaluation(r))]
+        return own[-1] if own else max(found, default=EVALUATE)
 
     def try_out(self, run: Run, how: str) -> Time | None:
         if (run.preset, how) in self.failures:
