@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -50,7 +51,8 @@ def sweep(places: Places, settings: list[str], only: list[str], said: list[str],
 @pytest.mark.usefixtures("quick")
 def test_a_sweep_trains_measures_and_keeps(places: Places, tiny_settings: Settings) -> None:
     said: list[str] = []
-    outcome = sweep(places, tiny_settings(), ["arcvq-vae", "arcvq-vae-top1"], said)
+    archive = places.runs.parent / "all.tar"
+    outcome = sweep(places, tiny_settings(), ["arcvq-vae", "arcvq-vae-top1"], said, archive=archive)
     assert (sorted(outcome.done), outcome.failed) == (["sample/arcvq-vae-seed1", "sample/arcvq-vae-top1-seed1"], {})
     plain, ablation = read_results(places.results)
     assert set(plain.document["protocols"]) == {"exact", "paper"}
@@ -61,6 +63,10 @@ def test_a_sweep_trains_measures_and_keeps(places: Places, tiny_settings: Settin
     assert [path.name for path in places.models.iterdir()] == ["sample-arcvq-vae-seed1"]  # the ablation's is not kept
     assert Tokenizer.from_pretrained(places.models / "sample-arcvq-vae-seed1").system == "arcvq-vae"
     assert said[-1].startswith("2 measured, 0 failed, 0 cut short, 0 not started")
+    with tarfile.open(archive) as tar:
+        names = tar.getnames()
+    assert {f"results/{key}.json" for key in outcome.done} < set(names)
+    assert {"results/sample/arcvq-vae-seed1.metrics.jsonl", "models/sample-arcvq-vae-seed1/config.json"} < set(names)
     # Its own times are what the next plan goes by.
     again = plan_of("all", places, ["arcvq-vae-top1"], tiny_settings(), seeds=[2])
     assert again.open[0].source == "a run of this sweep"

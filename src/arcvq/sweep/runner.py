@@ -10,8 +10,9 @@ from typing import Any
 
 from arcvq.errors import Stopped
 from arcvq.storage import read_json
+from arcvq.sweep.archive import write_archive
 from arcvq.sweep.plan import Plan, Planned, estimate
-from arcvq.sweep.run import PYTHON
+from arcvq.sweep.run import PYTHON, Run
 from arcvq.sweep.workers import MEASURING, TRAINING, Worker
 from arcvq.training.interruption import stop_signals
 
@@ -66,11 +67,13 @@ def run_plan(
     budget: float | None = None,
     split: bool = False,
     download: bool = False,
+    archive: Path | None = None,
     say: Callable[[str], None] = print,
 ) -> Outcome:
     """`budget` in minutes: a run that cannot end in time is not started (with `split`, it is), and what still runs then is
-    told to save and stop. Runs go on where they were left, so the same call finishes the rest."""
-    runner = Runner(plan, download, say)
+    told to save and stop. Runs go on where they were left, so the same call finishes the rest. `archive` is a tar file of what
+    this call has measured, written anew with every run."""
+    runner = Runner(plan, download, archive, say)
     plan.times.save()
     deadline = None if budget is None else time.monotonic() + 60 * budget
     began = time.monotonic()
@@ -96,26 +99,31 @@ def run_plan(
 
 
 class Runner:
-    def __init__(self, plan: Plan, download: bool, say: Callable[[str], None]) -> None:
-        self.plan, self.places, self.download, self.say = plan, plan.places, download, say
+    def __init__(self, plan: Plan, download: bool, archive: Path | None, say: Callable[[str], None]) -> None:
+        self.plan, self.places, self.download, self.archive, self.say = plan, plan.places, download, archive, say
+        self.measured: list[Run] = []
         self.waiting = list(plan.open)
         self.jobs: list[Job] = []
         self.idle: dict[Kind, list[Worker]] = {TRAINING: [], MEASURING: []}
         self.outcome = Outcome()
 
     def work(self, deadline: float | None, split: bool, signalled: list[int]) -> None:
+        changed = True  # only then is there room for another
         while (self.waiting or self.jobs) and not signalled:
             if deadline is not None and time.monotonic() >= deadline:
                 return
-            self.fill(deadline, split)
+            if changed:
+                self.fill(deadline, split)
             if not self.jobs:
                 return
             if not any(job.measuring for job in self.jobs):
                 self.measure()
             time.sleep(POLL)
+            changed = False
             for job in list(self.jobs):
                 if job.worker is not None and (code := job.worker.poll()) is not None:
                     self.advance(job, job.worker, code)
+                    changed = True
 
     def fill(self, deadline: float | None, split: bool) -> None:
         """As many trainings at a time as were asked for, the first that can end in time first; what is trained only queues."""
@@ -185,6 +193,9 @@ class Runner:
         run = job.planned.run
         run.lay_over(self.places)
         self.outcome.done.append(run.key)
+        self.measured.append(run)
+        if self.archive is not None:
+            write_archive(self.archive, self.measured, self.places)
         if job.planned.state != "begun" and job.trained_in is not None:  # the whole training was seen
             steps = read_json(run.folder(self.places).training, "a finished run")["steps"]
             width = min(self.plan.parallel, len(self.plan.open))
