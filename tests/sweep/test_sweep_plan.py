@@ -1,6 +1,7 @@
 """Which runs a table needs, in which order, how they stand and how long they take."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -131,3 +132,18 @@ def test_time_is_known_from_results_on_the_same_device(places: Places) -> None:
 def test_a_wrong_setting_is_told_before_anything_starts(places: Places) -> None:
     with pytest.raises(ArcvqError, match=r"unknown key 'training\.speed'"):
         plan_of("table1", places, settings=["--training.speed", "9"])
+
+
+def test_trial_steps_tell_the_time(places: Places, tiny_settings: Callable[..., list[str]]) -> None:
+    def tried(only: list[str], *more: str) -> Plan:
+        settings = [*tiny_settings(), *more]
+        return make_plan("table1", places, data=["sample"], seeds=[1], only=only, settings=settings, device=CPU)
+
+    plan = tried(["vq-vae", "arcvq-vae"])
+    assert [planned.source for planned in plan.open] == ["trial steps"] * 2
+    assert all(planned.train for planned in plan.open)
+    plan = tried(["vq-vae"], "--data.name=folder:nowhere")
+    (why,) = plan.times.failures.values()
+    assert "nowhere" in why
+    assert (plan.unknown, plan.times.worker) == (1, None)
+    assert not places.runs.exists()  # a plan writes nothing

@@ -51,7 +51,7 @@ def jpeg_ahead(images: Tensor, quality: int) -> Callable[[], Tensor]:
 
 def pil_resize(images: Tensor, size: int) -> Tensor:
     """uint8 (B, 3, H, W) to (B, 3, size, size), Pillow's bilinear filter: by Pillow, or by the same arithmetic on a GPU."""
-    if images.device.type != "cpu":
+    if images.is_cuda:
         return whole_number_resize(images, size)
     return per_image(images, lambda image: image.resize((size, size), Image.Resampling.BILINEAR))()
 

@@ -110,8 +110,11 @@ def make_plan(
     results = read_results(places.results) if places.results.is_dir() else []
     times = Times(places.runs / "times.json", results, device_name(device), dry_runs=dry_runs)
     plan = Plan(planned, places, times, device_name(device), parallel)
-    for each in plan.open:
-        estimate(each, times, places)
+    try:
+        for each in plan.open:
+            estimate(each, times, places)
+    finally:
+        times.close()
     return plan
 
 

@@ -13,10 +13,9 @@ from arcvq.storage import read_json
 from arcvq.sweep.archive import write_archive
 from arcvq.sweep.plan import Plan, Planned, estimate
 from arcvq.sweep.run import PYTHON, Run
-from arcvq.sweep.workers import MEASURING, TRAINING, Worker
+from arcvq.sweep.workers import MEASURING, POLL, TRAINING, Worker
 from arcvq.training.interruption import stop_signals
 
-POLL = 0.05
 Kind = tuple[str, ...]
 
 

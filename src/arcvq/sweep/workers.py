@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+POLL = 0.05  # seconds between two looks at a worker
 # What each kind imports while it has nothing to do yet.
 TRAINING = ("arcvq.training", "torch.utils.tensorboard")
 MEASURING = ("arcvq.training", "lpips", "torch_fidelity")
