@@ -43,6 +43,12 @@ def as_arguments(settings: dict[str, Any]) -> list[str]:
     return [f"--{key}={'null' if value is None else value}" for key, value in settings.items()]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Nothing is found, and nothing left, in the user's cache folder."""
+    os.environ["ARCVQ_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
 @pytest.fixture(scope="session")
 def tiny_settings() -> Callable[..., list[str]]:
     """`tiny_settings({"training.steps": 3})` → the command line that makes any preset tiny, with these on top."""

@@ -204,6 +204,12 @@ def build_parser() -> argparse.ArgumentParser:
     sub.add_argument(
         "--download", action="store_true", help="fetch the networks of LPIPS and FID if they are not here yet"
     )
+    sub.add_argument(
+        "--archive",
+        type=Path,
+        metavar="FILE.tar",
+        help="what this sweep measures and keeps, as one file, after every run",
+    )
     sub.add_argument("--no-dry-run", action="store_true", help="no trial steps where no time is known")
     sub.add_argument("--plan", action="store_true", help="say what would run and how long it takes; run nothing")
     sub.add_argument("--json", action="store_true", help="print as JSON")
@@ -408,9 +414,12 @@ def _bench_tokens(arguments: argparse.Namespace) -> int:
 
 def sweep(arguments: argparse.Namespace) -> int:
     from arcvq.report import print_plan
+    from arcvq.storage import check_file
     from arcvq.sweep import Places, make_plan, run_plan
     from arcvq.tokenizers.inference import choose_device
 
+    if arguments.archive:
+        check_file(arguments.archive)
     began, device = time.monotonic(), choose_device(None)
     plan = make_plan(
         arguments.table,
@@ -438,7 +447,9 @@ def sweep(arguments: argparse.Namespace) -> int:
 
     # Trial steps count as well: the budget is the command's.
     left = None if arguments.budget is None else arguments.budget - (time.monotonic() - began) / 60
-    outcome = run_plan(plan, budget=left, split=arguments.split, download=arguments.download, say=say)
+    outcome = run_plan(
+        plan, budget=left, split=arguments.split, download=arguments.download, archive=arguments.archive, say=say
+    )
     if arguments.json:
         _print_json(outcome.to_json())
     return 1 if outcome.failed else 0

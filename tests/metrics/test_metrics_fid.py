@@ -18,6 +18,7 @@ from arcvq.metrics import (
     fid_network,
     frechet_distance,
 )
+from arcvq.metrics.eight_bit import pil_resize, whole_number_resize
 from arcvq.metrics.fid import fid_input
 
 
@@ -141,3 +142,10 @@ def test_missing_and_wrong_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ArcvqError, match=r"inception-2015-12-05\.safetensors does not fit the network \(it lacks Conv2d"
     ):
         fid_network()
+
+
+@pytest.mark.parametrize(("height", "width", "size"), [(32, 28, 229), (229, 300, 229), (500, 375, 64), (3, 1, 7)])
+def test_a_gpu_resizes_as_pillow_does(height: int, width: int, size: int) -> None:
+    generator = torch.Generator().manual_seed(2)
+    images = torch.randint(0, 256, (2, 3, height, width), generator=generator, dtype=torch.uint8)
+    assert torch.equal(whole_number_resize(images, size), pil_resize(images, size))

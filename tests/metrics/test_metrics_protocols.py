@@ -66,4 +66,4 @@ def test_grey_stays_grey_through_jpeg() -> None:
 
 def test_empty_batches_pass() -> None:
     empty = torch.empty(0, 3, 8, 8, dtype=torch.uint8)
-    assert per_image(empty, lambda image: image).shape == (0, 3, 8, 8)
+    assert per_image(empty, lambda image: image)().shape == (0, 3, 8, 8)

@@ -1,6 +1,7 @@
 """Which runs a table needs, in which order, how they stand and how long they take."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -122,8 +123,10 @@ def test_time_is_known_from_results_on_the_same_device(places: Places) -> None:
     result(places, "cifar10/arcvq-vae-bf16-seed1", seconds=40.0, precision="bf16")
     plan = plan_of("ablations", places, data=["cifar10"], only=["arcvq-vae-top1", "arcvq-vae-top8"], parallel=2)
     assert [(p.train, p.evaluate, p.source) for p in plan.open] == [(100.0, 20.0, "results")] * 2
-    assert plan.seconds == 220.0  # trainings share the device, measuring does not
+    assert plan.seconds == 240.0  # trainings share the device, then one after the other is measured
     assert plan.open[0].seconds(2) == 220.0
+    plan.parallel = 1
+    assert plan.seconds == 220.0  # the first is measured while the second trains
     bf16 = ["--training.precision", "bf16"]
     assert plan_of("ablations", places, data=["cifar10"], only=["arcvq-vae-top1"], settings=bf16).seconds == 60.0
     other = plan_of("components", places, data=["cifar10"], only=["vq-vae-bbnr"])
@@ -148,3 +151,18 @@ def test_time_of_another_length_is_stretched(places: Places) -> None:
 def test_a_wrong_setting_is_told_before_anything_starts(places: Places) -> None:
     with pytest.raises(ArcvqError, match=r"unknown key 'training\.speed'"):
         plan_of("table1", places, settings=["--training.speed", "9"])
+
+
+def test_trial_steps_tell_the_time(places: Places, tiny_settings: Callable[..., list[str]]) -> None:
+    def tried(only: list[str], *more: str) -> Plan:
+        settings = [*tiny_settings(), *more]
+        return make_plan("table1", places, data=["sample"], seeds=[1], only=only, settings=settings, device=CPU)
+
+    plan = tried(["vq-vae", "arcvq-vae"])
+    assert [planned.source for planned in plan.open] == ["trial steps"] * 2
+    assert all(planned.train for planned in plan.open)
+    plan = tried(["vq-vae"], "--data.name=folder:nowhere")
+    (why,) = plan.times.failures.values()
+    assert "nowhere" in why
+    assert (plan.unknown, plan.times.worker) == (1, None)
+    assert not places.runs.exists()  # a plan writes nothing

@@ -5,8 +5,9 @@ import os
 import signal
 import subprocess
 import sys
+import tarfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import torch
 from arcvq import Tokenizer
 from arcvq.sweep import Outcome, Places, Plan, make_plan, run_plan
 from arcvq.sweep.run import Run
+from arcvq.sweep.workers import Worker
 from arcvq.tables import read_results
 
 CPU = torch.device("cpu")
@@ -49,7 +51,8 @@ def sweep(places: Places, settings: list[str], only: list[str], said: list[str],
 @pytest.mark.usefixtures("quick")
 def test_a_sweep_trains_measures_and_keeps(places: Places, tiny_settings: Settings) -> None:
     said: list[str] = []
-    outcome = sweep(places, tiny_settings(), ["arcvq-vae", "arcvq-vae-top1"], said)
+    archive = places.runs.parent / "all.tar"
+    outcome = sweep(places, tiny_settings(), ["arcvq-vae", "arcvq-vae-top1"], said, archive=archive)
     assert (sorted(outcome.done), outcome.failed) == (["sample/arcvq-vae-seed1", "sample/arcvq-vae-top1-seed1"], {})
     plain, ablation = read_results(places.results)
     assert set(plain.document["protocols"]) == {"exact", "paper"}
@@ -60,6 +63,10 @@ def test_a_sweep_trains_measures_and_keeps(places: Places, tiny_settings: Settin
     assert [path.name for path in places.models.iterdir()] == ["sample-arcvq-vae-seed1"]  # the ablation's is not kept
     assert Tokenizer.from_pretrained(places.models / "sample-arcvq-vae-seed1").system == "arcvq-vae"
     assert said[-1].startswith("2 measured, 0 failed, 0 cut short, 0 not started")
+    with tarfile.open(archive) as tar:
+        names = tar.getnames()
+    assert {f"results/{key}.json" for key in outcome.done} < set(names)
+    assert {"results/sample/arcvq-vae-seed1.metrics.jsonl", "models/sample-arcvq-vae-seed1/config.json"} < set(names)
     # Its own times are what the next plan goes by.
     again = plan_of("all", places, ["arcvq-vae-top1"], tiny_settings(), seeds=[2])
     assert again.open[0].source == "a run of this sweep"
@@ -83,6 +90,27 @@ def test_a_failure_does_not_stop_the_others(places: Places, tiny_settings: Setti
     outcome = sweep(places, tiny_settings(), ["vq-vae", "arcvq-vae"], said)
     assert outcome.done == ["sample/arcvq-vae-seed1"]
     assert "exists and is not a run" in outcome.failed["sample/vq-vae-seed1"]
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_killed_worker_is_replaced_and_measuring_goes_on_beside_training(
+    places: Places, tiny_settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = Worker.start
+
+    def killing(self: Worker, words: Sequence[str], log: Path) -> None:
+        start(self, words, log)
+        if "sample/vq-vae" in words:
+            self.process.kill()
+
+    monkeypatch.setattr(Worker, "start", killing)
+    said: list[str] = []
+    plan = plan_of("all", places, ["vq-vae", "arcvq-vae", "arcvq-vae-top1"], tiny_settings(), parallel=1)
+    outcome = run_plan(plan, say=said.append)
+    assert outcome.failed == {"sample/vq-vae-seed1": "its process was ended by signal 9"}
+    assert outcome.done == ["sample/arcvq-vae-seed1", "sample/arcvq-vae-top1-seed1"]
+    (measured,) = [i for i, line in enumerate(said) if line.startswith("sample/arcvq-vae-seed1: PSNR")]
+    assert said.index("sample/arcvq-vae-top1-seed1: begins") < measured
 
 
 def test_a_budget_starts_nothing_that_cannot_end(places: Places, tiny_settings: Settings) -> None:

@@ -133,10 +133,10 @@ def test_a_wrong_name_is_answered_with_what_there_is(run: Path, options: dict[st
     assert str(raised.value).startswith(message)
 
 
-def test_progress_is_told_for_each_protocol(run: Path) -> None:
+def test_progress_is_told_of_the_one_pass(run: Path) -> None:
     told: list[tuple[str, int, int]] = []
     measure(run, ["exact", "paper"], metrics=["psnr"], limit=12, progress=lambda *now: told.append(now))
-    assert told == [("exact", 12, 12), ("paper", 12, 12)]
+    assert told == [("exact and paper", 12, 12)]
 
 
 def test_a_run_that_is_not_finished_has_nothing_to_measure(tmp_path: Path, trained_run: Path) -> None:

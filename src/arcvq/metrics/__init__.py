@@ -13,11 +13,12 @@ from arcvq.metrics.codebook import (
     uniformity,
     usage,
 )
-from arcvq.metrics.evaluate import METRICS, Evaluation, evaluate
+from arcvq.metrics.evaluate import METRICS, Evaluation, evaluate, evaluate_under
 from arcvq.metrics.fid import FeatureStatistics, InceptionNetwork, fid_features, fid_network, frechet_distance
 from arcvq.metrics.image import l1, mse, psnr, ssim
 from arcvq.metrics.lpips import lpips as lpips_distance
 from arcvq.metrics.lpips import lpips_network
+from arcvq.metrics.networks import keep_networks
 from arcvq.metrics.protocols import EXACT, PAPER, PROTOCOLS, Protocol, protocol
 from arcvq.metrics.weights import MissingWeights
 
@@ -35,10 +36,12 @@ __all__ = [
     "bits_per_image",
     "coverage",
     "evaluate",
+    "evaluate_under",
     "fid_features",
     "fid_network",
     "frechet_distance",
     "geometry",
+    "keep_networks",
     "l1",
     "lpips_distance",
     "lpips_network",

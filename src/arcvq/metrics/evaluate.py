@@ -1,4 +1,4 @@
-"""One pass over a set of images, all metrics of a tokenizer."""
+"""One pass over a set of images, all metrics of a tokenizer, under one protocol or several."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -11,10 +11,12 @@ from torch import Tensor, nn
 from arcvq.data import Images, batches, to_uint8, to_unit
 from arcvq.errors import ArcvqError
 from arcvq.metrics import codebook as codebook_metrics
-from arcvq.metrics.eight_bit import jpeg_round_trip, original_pixels, tile_to_rgb
+from arcvq.metrics.eight_bit import jpeg_ahead, original_pixels, tile_to_rgb
 from arcvq.metrics.fid import FeatureStatistics, fid_features, fid_network, frechet_distance
 from arcvq.metrics.image import WINDOW, l1, mse, psnr, ssim
 from arcvq.metrics.lpips import TRUNKS, lpips, lpips_network
+from arcvq.metrics.networks import keep_networks, kept
+from arcvq.metrics.originals import originals_file, read_originals, write_originals
 from arcvq.metrics.protocols import Protocol
 from arcvq.metrics.protocols import protocol as protocol_named
 from arcvq.metrics.weights import MissingWeights
@@ -38,7 +40,7 @@ class Evaluation:
     protocol: str
     protocol_hash: str
     images: int
-    seconds: float
+    seconds: float  # protocols that are measured together share them evenly
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for a results file. The counts stay out: they are one number per code."""
@@ -72,10 +74,38 @@ def evaluate(
     `metrics` picks from METRICS; None means all. `download` lets LPIPS and FID fetch their networks when they are not
     here. `progress` is called with images done and images in all.
     """
+    (found,) = evaluate_under(
+        [protocol],
+        reconstruct,
+        images,
+        codebook=codebook,
+        codebook_size=codebook_size,
+        batch_size=batch_size,
+        device=device,
+        metrics=metrics,
+        download=download,
+        progress=progress,
+    )
+    return found
+
+
+def evaluate_under(
+    protocols: Sequence[Protocol | str],
+    reconstruct: Reconstruct,
+    images: Images,
+    *,
+    codebook: Tensor | None = None,
+    codebook_size: int | None = None,
+    batch_size: int = 500,
+    device: torch.device | str = "cpu",
+    metrics: Sequence[str] | None = None,
+    download: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Evaluation]:
+    """As `evaluate`, under several protocols: every image is reconstructed once."""
     started = time.perf_counter()
     device = torch.device(device)
-    if isinstance(protocol, str):
-        protocol = protocol_named(protocol)
+    chosen = [protocol_named(protocol) if isinstance(protocol, str) else protocol for protocol in protocols]
     wanted = check_metrics(metrics)
     total = len(images)
     if total == 0:
@@ -83,46 +113,62 @@ def evaluate(
     if codebook is not None and codebook_size is None:
         codebook_size = len(codebook)
 
-    comparison = Comparison(protocol, images, wanted, device, download)
+    with keep_networks():
+        comparisons = [Comparison(protocol, images, wanted, device, download, batch_size) for protocol in chosen]
     tokens_seen = TokenCounts(codebook_size, device)
     done = 0
     with torch.no_grad():
+        begun: list[Callable[[], None]] = []
         for pixels in batches(images, batch_size, device=device):  # uint8 (B, C, H, W)
             reconstruction, tokens = reconstruct(to_unit(pixels))
             check_reconstruction(reconstruction, pixels)
-            comparison.update(pixels, reconstruction)
             if tokens is not None:
                 tokens_seen.update(tokens)
+            # The host works on this batch's files while the device compares the images of the one before.
+            ahead = [comparison.begin(pixels, reconstruction) for comparison in comparisons]
+            for finish in begun:
+                finish()
+            begun = ahead
             done += len(pixels)
             if progress is not None:
                 progress(done, total)
+        for finish in begun:
+            finish()
 
-    measured, missing = comparison.results(total)
-    for found, absent in (tokens_seen.results(wanted, total), code_geometry(wanted, codebook, tokens_seen.counts)):
-        measured.update(found)
-        missing.update(absent)
-    return Evaluation(
-        metrics=measured,
-        missing=missing,
-        counts=None if tokens_seen.counts is None else tokens_seen.counts.cpu(),
-        protocol=protocol.name,
-        protocol_hash=protocol.hash,
-        images=total,
-        seconds=time.perf_counter() - started,
-    )
+    of_images = [comparison.results(total) for comparison in comparisons]
+    of_codes = [tokens_seen.results(wanted, total), code_geometry(wanted, codebook, tokens_seen.counts)]
+    counts = None if tokens_seen.counts is None else tokens_seen.counts.cpu()
+    seconds = (time.perf_counter() - started) / max(1, len(chosen))
+    return [
+        Evaluation(
+            metrics={name: value for found, _ in (own, *of_codes) for name, value in found.items()},
+            missing={name: reason for _, absent in (own, *of_codes) for name, reason in absent.items()},
+            counts=counts,
+            protocol=protocol.name,
+            protocol_hash=protocol.hash,
+            images=total,
+            seconds=seconds,
+        )
+        for protocol, own in zip(chosen, of_images)
+    ]
 
 
 class Comparison:
     """Originals against reconstructions: sums of per-image numbers, and FID's statistics of both sides."""
 
     def __init__(
-        self, protocol: Protocol, images: Images, wanted: set[str], device: torch.device, download: bool
+        self,
+        protocol: Protocol,
+        images: Images,
+        wanted: set[str],
+        device: torch.device,
+        download: bool,
+        batch_size: int,
     ) -> None:
         self.protocol = protocol
         self.missing: dict[str, str] = {}
         self.lpips_network: nn.Module | None = None
         self.fid_network: nn.Module | None = None
-        self.statistics: tuple[FeatureStatistics, FeatureStatistics] | None = None
         self.wanted = {name for name in IMAGE_METRICS if name in wanted}
 
         # Leave out, with the reason, what cannot be measured here.
@@ -138,14 +184,19 @@ class Comparison:
         if len(images) < 2:
             self.leave_out("rfid", f"FID needs at least 2 images; the set has {len(images)}")
         if "lpips" in self.wanted:
+            name = protocol.lpips_network
             try:
-                self.lpips_network = lpips_network(protocol.lpips_network, device=device, download=download)
+                self.lpips_network = kept(
+                    ("lpips", name, str(device)), lambda: lpips_network(name, device=device, download=download)
+                )
             except MissingWeights as error:
                 self.leave_out("lpips", str(error))
         if "rfid" in self.wanted:
             try:
-                self.fid_network = fid_network(device=device, download=download)
-                self.statistics = (FeatureStatistics(), FeatureStatistics())
+                self.fid_network = kept(("fid", str(device)), lambda: fid_network(device=device, download=download))
+                self.file = originals_file(images, protocol, self.fid_network, device, batch_size)
+                self.known = read_originals(self.file, device)
+                self.originals, self.copies = self.known or FeatureStatistics(), FeatureStatistics()
             except MissingWeights as error:
                 self.leave_out("rfid", str(error))
         self.sums = {
@@ -157,15 +208,20 @@ class Comparison:
             self.wanted.discard(name)
             self.missing[name] = reason
 
-    def update(self, pixels: Tensor, reconstruction: Tensor) -> None:
+    def begin(self, pixels: Tensor, reconstruction: Tensor) -> Callable[[], None]:
+        """Both sides as 8-bit images; what is returned compares them."""
         if not self.wanted:
-            return
+            return lambda: None
         protocol = self.protocol
         originals = original_pixels(pixels, protocol.rounding)
         copies = to_uint8(reconstruction, protocol.rounding)
-        if protocol.jpeg_quality is not None:
-            originals = jpeg_round_trip(tile_to_rgb(originals), protocol.jpeg_quality)
-            copies = jpeg_round_trip(tile_to_rgb(copies), protocol.jpeg_quality)
+        if protocol.jpeg_quality is None:
+            return lambda: self.compare(originals, copies)
+        sides = [jpeg_ahead(tile_to_rgb(side), protocol.jpeg_quality) for side in (originals, copies)]
+        return lambda: self.compare(*(side() for side in sides))
+
+    def compare(self, originals: Tensor, copies: Tensor) -> None:
+        protocol = self.protocol
         x, y = originals.float() / 255.0, copies.float() / 255.0
         per_image: dict[str, Callable[[], Tensor]] = {
             "l1": lambda: l1(x, y),
@@ -178,22 +234,22 @@ class Comparison:
             per_image["lpips"] = lambda: lpips(x, y, network)
         for name, total in self.sums.items():
             total += per_image[name]().double().sum()
-        if self.fid_network is not None and self.statistics is not None:
-            for statistics, side in zip(self.statistics, (originals, copies)):
-                statistics.update(
-                    fid_features(
-                        side,
-                        self.fid_network,
-                        resize=protocol.fid_resize,
-                        interpolation=protocol.fid_interpolation,
-                    )
-                )
+        if self.fid_network is not None:
+            if self.known is None:
+                self.originals.update(self.features(originals, self.fid_network))
+            self.copies.update(self.features(copies, self.fid_network))
+
+    def features(self, images: Tensor, network: nn.Module) -> Tensor:
+        how = self.protocol
+        return fid_features(images, network, resize=how.fid_resize, interpolation=how.fid_interpolation)
 
     def results(self, count: int) -> tuple[dict[str, float], dict[str, str]]:
         """Means over the images, in the order of IMAGE_METRICS."""
         measured = {name: float(self.sums[name]) / count for name in IMAGE_METRICS if name in self.sums}
-        if self.statistics is not None:
-            measured["rfid"] = frechet_distance(*self.statistics)
+        if self.fid_network is not None:
+            measured["rfid"] = frechet_distance(self.originals, self.copies)
+            if self.known is None:
+                write_originals(self.file, self.originals)
         return measured, self.missing
 
 

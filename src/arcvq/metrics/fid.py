@@ -12,8 +12,8 @@ from arcvq.metrics.precision import full_precision
 from arcvq.metrics.weights import fill, load_weights
 
 INPUT_SIZE = 299
-# Images per pass; their first feature maps take some 300 MB.
-IMAGES_AT_ONCE = 50
+# Images per pass; their first feature maps take some 300 MB. A GPU takes more: so many for each GiB it has, up to LARGEST.
+IMAGES_AT_ONCE, PER_GIB, LARGEST = 50, 6, 500
 WEIGHTS_FILE = "inception-2015-12-05.safetensors"
 
 Interpolation = Literal["tensorflow", "torch"]
@@ -103,8 +103,16 @@ def fid_features(
 ) -> Tensor:
     """(B, 2048) float32 features of uint8 (B, C, H, W) images on the network's device."""
     with torch.no_grad(), full_precision(images.device):
-        parts = [network(fid_input(part, resize, interpolation)) for part in images.split(IMAGES_AT_ONCE)]
-    return torch.cat(parts)
+        chunks = images.split(images_at_once(images.device))
+        return torch.cat([network(fid_input(chunk, resize, interpolation)) for chunk in chunks])
+
+
+def images_at_once(device: torch.device) -> int:
+    """By the memory that the device has, not by what is free: the same device computes the same bits."""
+    if device.type != "cuda":
+        return IMAGES_AT_ONCE
+    gib = torch.cuda.get_device_properties(device).total_memory >> 30
+    return min(LARGEST, max(IMAGES_AT_ONCE, PER_GIB * gib))
 
 
 class FeatureStatistics:
@@ -115,12 +123,14 @@ class FeatureStatistics:
         # Zeros until the first features bring their width and device.
         self.total = torch.zeros((), dtype=torch.float64)  # (D,)
         self.products = torch.zeros((), dtype=torch.float64)  # (D, D)
+        self.root: Tensor | None = None  # (D, D), once it was asked for
 
     def update(self, features: Tensor) -> None:
         features = features.double()  # (B, D)
         self.count += len(features)
         self.total = self.total + features.sum(0)
         self.products = self.products + features.T @ features
+        self.root = None
 
     def mean(self) -> Tensor:
         return self.total / self.count
@@ -132,6 +142,13 @@ class FeatureStatistics:
         mean = self.mean()
         return (self.products - self.count * torch.outer(mean, mean)) / (self.count - 1)
 
+    def covariance_root(self) -> Tensor:
+        """The symmetric R with R R = covariance, (D, D)."""
+        if self.root is None:
+            values, vectors = torch.linalg.eigh(self.covariance())
+            self.root = (vectors * values.clamp(min=0).sqrt()) @ vectors.T
+        return self.root
+
 
 def frechet_distance(first: FeatureStatistics, second: FeatureStatistics) -> float:
     """|m1 - m2|² + tr(S1 + S2 - 2 (S1 S2)^½).
@@ -140,8 +157,7 @@ def frechet_distance(first: FeatureStatistics, second: FeatureStatistics) -> flo
     eigenvalues are real and at least 0 up to rounding, also where fewer images than features make S1 singular.
     """
     covariance_1, covariance_2 = first.covariance(), second.covariance()
-    values, vectors = torch.linalg.eigh(covariance_1)
-    root = (vectors * values.clamp(min=0).sqrt()) @ vectors.T
+    root = first.covariance_root()
     product = root @ covariance_2 @ root
     eigenvalues = torch.linalg.eigvalsh((product + product.T) / 2).clamp(min=0)
     distance = (first.mean() - second.mean()).square().sum()

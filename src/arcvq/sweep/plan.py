@@ -57,10 +57,15 @@ class Plan:
 
     @property
     def seconds(self) -> float:
-        """Trainings share the device, measuring goes on beside them; runs of unknown length are left out."""
-        width = max(1, min(self.parallel, len(self.open)))
+        """Trainings share the device, one after another is measured beside them; runs of unknown length are left out."""
         known = [planned for planned in self.open if planned.train is not None]
-        return sum(planned.train or 0.0 for planned in known) + sum(planned.evaluate for planned in known) / width
+        trained = measured = 0.0
+        for first in range(0, len(known), self.parallel):
+            together = known[first : first + self.parallel]
+            trained += sum(planned.train or 0.0 for planned in together)
+            for planned in together:
+                measured = max(trained, measured) + planned.evaluate
+        return measured
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -105,8 +110,11 @@ def make_plan(
     results = read_results(places.results) if places.results.is_dir() else []
     times = Times(places.runs / "times.json", results, device_name(device), dry_runs=dry_runs)
     plan = Plan(planned, places, times, device_name(device), parallel)
-    for each in plan.open:
-        estimate(each, times, places)
+    try:
+        for each in plan.open:
+            estimate(each, times, places)
+    finally:
+        times.close()
     return plan
 
 

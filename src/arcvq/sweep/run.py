@@ -74,6 +74,10 @@ class Run:
     def result(self, places: Places) -> Path:
         return places.results / f"{self.key}.json"
 
+    def looks(self, places: Places) -> Path:
+        """The looks along the way, kept beside the result."""
+        return places.results / f"{self.key}.metrics.jsonl"
+
     def model(self, places: Places) -> Path:
         return places.models / self.key.replace("/", "-")
 
@@ -120,7 +124,7 @@ class Run:
         if not folder.metrics.is_file():
             return
         lines = [line for line in folder.metrics.read_text("utf-8").splitlines() if json.loads(line)["kind"] == "eval"]
-        write_bytes(places.results / f"{self.key}.metrics.jsonl", "".join(f"{line}\n" for line in lines).encode())
+        write_bytes(self.looks(places), "".join(f"{line}\n" for line in lines).encode())
         if places.keep_models and self.experiment.name in SMALL["table1"].runs():
             with writing(self.model(places)) as aside:
                 shutil.copytree(folder.model, aside, dirs_exist_ok=True)

@@ -1,8 +1,7 @@
-"""Running a plan: several trainings at a time, each a process of its own, each measured when it is trained."""
+"""Running a plan: several trainings at a time, and beside them the measuring of those that are trained."""
 
 from __future__ import annotations
 
-import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,10 +10,13 @@ from typing import Any
 
 from arcvq.errors import Stopped
 from arcvq.storage import read_json
+from arcvq.sweep.archive import write_archive
 from arcvq.sweep.plan import Plan, Planned, estimate
+from arcvq.sweep.run import PYTHON, Run
+from arcvq.sweep.workers import MEASURING, POLL, TRAINING, Worker
 from arcvq.training.interruption import stop_signals
 
-POLL = 0.2
+Kind = tuple[str, ...]
 
 
 @dataclass
@@ -31,23 +33,30 @@ class Outcome:
 
 @dataclass
 class Job:
-    """A run in work: first its training, then its measuring."""
+    """A run in work: first its training, then its measuring; between the two, and without a worker, it waits."""
 
     planned: Planned
     log: Path
-    process: subprocess.Popen[bytes] | None = None
+    worker: Worker | None = None
     measuring: bool = False
     began: float = 0.0
+    begins_at: int = 0  # in the log, which earlier attempts may have begun
     trained_in: float | None = None  # None: it was trained before
 
-    def start(self, command: list[str]) -> None:
-        self.log.parent.mkdir(parents=True, exist_ok=True)
-        self.began = time.monotonic()
-        with self.log.open("ab") as file:
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
+    @property
+    def training(self) -> bool:
+        return self.worker is not None and not self.measuring
 
-    def last_line(self) -> str:
-        lines = self.log.read_text("utf-8", "replace").strip().splitlines()
+    def start(self, worker: Worker, command: list[str]) -> None:
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        self.log.touch()
+        self.worker, self.began, self.begins_at = worker, time.monotonic(), self.log.stat().st_size
+        worker.start(command[len(PYTHON) :], self.log)
+
+    def last_line(self, code: int) -> str:
+        lines = self.log.read_bytes()[self.begins_at :].decode("utf-8", "replace").strip().splitlines()
+        if code < 0:
+            return f"its process was ended by signal {-code}" + (f" after: {lines[-1]}" if lines else "")
         return lines[-1] if lines else "it said nothing"
 
 
@@ -57,11 +66,13 @@ def run_plan(
     budget: float | None = None,
     split: bool = False,
     download: bool = False,
+    archive: Path | None = None,
     say: Callable[[str], None] = print,
 ) -> Outcome:
     """`budget` in minutes: a run that cannot end in time is not started (with `split`, it is), and what still runs then is
-    told to save and stop. Runs go on where they were left, so the same call finishes the rest."""
-    runner = Runner(plan, download, say)
+    told to save and stop. Runs go on where they were left, so the same call finishes the rest. `archive` is a tar file of what
+    this call has measured, written anew with every run."""
+    runner = Runner(plan, download, archive, say)
     plan.times.save()
     deadline = None if budget is None else time.monotonic() + 60 * budget
     began = time.monotonic()
@@ -87,72 +98,103 @@ def run_plan(
 
 
 class Runner:
-    def __init__(self, plan: Plan, download: bool, say: Callable[[str], None]) -> None:
-        self.plan, self.places, self.download, self.say = plan, plan.places, download, say
+    def __init__(self, plan: Plan, download: bool, archive: Path | None, say: Callable[[str], None]) -> None:
+        self.plan, self.places, self.download, self.archive, self.say = plan, plan.places, download, archive, say
+        self.measured: list[Run] = []
         self.waiting = list(plan.open)
         self.jobs: list[Job] = []
+        self.idle: dict[Kind, list[Worker]] = {TRAINING: [], MEASURING: []}
         self.outcome = Outcome()
 
     def work(self, deadline: float | None, split: bool, signalled: list[int]) -> None:
+        changed = True  # only then is there room for another
         while (self.waiting or self.jobs) and not signalled:
             if deadline is not None and time.monotonic() >= deadline:
                 return
-            self.fill(deadline, split)
+            if changed:
+                self.fill(deadline, split)
             if not self.jobs:
                 return
+            if not any(job.measuring for job in self.jobs):
+                self.measure()
             time.sleep(POLL)
-            for job in [job for job in self.jobs if job.process is not None and job.process.poll() is not None]:
-                self.advance(job)
+            changed = False
+            for job in list(self.jobs):
+                if job.worker is not None and (code := job.worker.poll()) is not None:
+                    self.advance(job, job.worker, code)
+                    changed = True
 
     def fill(self, deadline: float | None, split: bool) -> None:
-        """As many at a time as were asked for, the first that can end in time first."""
+        """As many trainings at a time as were asked for, the first that can end in time first; what is trained only queues."""
         for planned in list(self.waiting):
-            if len(self.jobs) >= self.plan.parallel:
-                return
+            trained = planned.run.trained(self.places)
+            if not trained and sum(job.training for job in self.jobs) >= self.plan.parallel:
+                continue
             if deadline is None or split or self.fits(planned, deadline):
                 self.waiting.remove(planned)
-                self.begin(planned)
+                self.begin(planned, trained)
 
     def fits(self, planned: Planned, deadline: float) -> bool:
-        width = min(self.plan.parallel, len(self.jobs) + len(self.waiting))
-        seconds = planned.seconds(width)
-        return seconds is None or time.monotonic() + seconds <= deadline
+        """Measuring is one queue, so a training may end before those ahead of it are measured."""
+        if planned.train is None:
+            return True
+        width = min(self.plan.parallel, sum(job.training for job in self.jobs) + len(self.waiting))
+        ahead = sum(job.planned.evaluate for job in self.jobs)
+        return time.monotonic() + max(planned.train * width, ahead) + planned.evaluate <= deadline
 
-    def begin(self, planned: Planned) -> None:
+    def begin(self, planned: Planned, trained: bool) -> None:
         run = planned.run
         job = Job(planned, self.places.runs / f"{run.key}.log")
         self.jobs.append(job)
-        if run.trained(self.places):
-            self.say(f"{run.key}: is measured")
-            self.measure(job)
-        else:
+        if not trained:
             self.say(f"{run.key}: {'goes on' if planned.state == 'begun' else 'begins'}")
-            job.start(run.train_command(self.places))
+            job.start(self.worker(TRAINING), run.train_command(self.places))
+            if len(self.jobs) == 1 and not self.idle[MEASURING]:
+                self.idle[MEASURING].append(self.worker(MEASURING))  # it gets ready meanwhile
 
-    def measure(self, job: Job) -> None:
-        job.measuring = True
-        job.planned.run.keep(self.places)
-        job.start(job.planned.run.evaluate_command(self.places, self.download))
+    def measure(self) -> None:
+        """The first that waits for it."""
+        job = next((job for job in self.jobs if job.worker is None), None)
+        if job is not None:
+            if job.trained_in is None:
+                self.say(f"{job.planned.run.key}: is measured")
+            job.measuring = True
+            job.planned.run.keep(self.places)
+            job.start(self.worker(MEASURING), job.planned.run.evaluate_command(self.places, self.download))
 
-    def advance(self, job: Job) -> None:
-        """A process has ended: the next one of its run, or the run's end."""
-        assert job.process is not None
+    def worker(self, kind: Kind) -> Worker:
+        """One that has nothing to do, or a new one."""
+        while self.idle[kind]:
+            worker = self.idle[kind].pop()
+            if worker.process.poll() is None:
+                return worker
+            worker.wait()
+        return Worker(kind, self.places.runs / "workers.log")
+
+    def advance(self, job: Job, worker: Worker, code: int) -> None:
+        """A command has ended: the next one of its run, or the run's end."""
         run, took = job.planned.run, time.monotonic() - job.began
-        if job.process.returncode:
+        job.worker = None
+        if code:
+            worker.wait()
             self.jobs.remove(job)
-            self.outcome.failed[run.key] = job.last_line()
-            self.say(f"{run.key}: failed: {job.last_line()}")
-        elif not job.measuring:
-            job.trained_in = took
-            self.measure(job)
-        else:
+            self.outcome.failed[run.key] = job.last_line(code)
+            self.say(f"{run.key}: failed: {job.last_line(code)}")
+            return
+        self.idle[MEASURING if job.measuring else TRAINING].append(worker)
+        if job.measuring:
             self.jobs.remove(job)
             self.finish(job, took)
+        else:
+            job.trained_in = took
 
     def finish(self, job: Job, measured_in: float) -> None:
         run = job.planned.run
         run.lay_over(self.places)
         self.outcome.done.append(run.key)
+        self.measured.append(run)
+        if self.archive is not None:
+            write_archive(self.archive, self.measured, self.places)
         if job.planned.state != "begun" and job.trained_in is not None:  # the whole training was seen
             steps = read_json(run.folder(self.places).training, "a finished run")["steps"]
             width = min(self.plan.parallel, len(self.plan.open))
@@ -167,13 +209,13 @@ class Runner:
 
     def stop(self) -> None:
         """Tell what still runs to save and stop, and wait for it."""
-        running = [job for job in self.jobs if job.process is not None and job.process.poll() is None]
-        for job in running:
-            assert job.process is not None
-            job.process.terminate()
+        workers = [job.worker for job in self.jobs if job.worker is not None]
+        workers += [worker for idle in self.idle.values() for worker in idle]
+        for worker in workers:
+            worker.stop()
+        for worker in workers:
+            worker.wait()
         for job in self.jobs:
-            assert job.process is not None
-            job.process.wait()
             self.outcome.cut.append(job.planned.run.key)
             self.say(f"{job.planned.run.key}: stopped; the same command goes on")
         self.jobs.clear()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -12,7 +12,8 @@ from typing import Any
 
 from arcvq.errors import ArcvqError
 from arcvq.storage import read_json, write_json
-from arcvq.sweep.run import PYTHON, Run
+from arcvq.sweep.run import Run
+from arcvq.sweep.workers import POLL, TRAINING, Worker
 from arcvq.systems import System, load_system
 from arcvq.tables import EXPERIMENTS, Result
 
@@ -44,6 +45,7 @@ class Times:
         self.known = [Time(**entry) for entry in known]
         self.results = [result for result in results if result.document["training"]["device"] == device]
         self.failures: dict[tuple[str, str], str] = {}
+        self.worker: Worker | None = None  # for trial steps
 
     def find(self, run: Run) -> Time | None:
         """Seconds of a training like this one; None if there is no telling."""
@@ -74,26 +76,44 @@ class Times:
         return self.try_out(run, how) if self.dry_runs else None
 
     def evaluation(self, run: Run) -> float:
-        """By the same data set's other evaluations."""
+        """By the same data set's other evaluations: the latest of this sweep, or the slowest of the results."""
         own = [t.evaluate for t in self.known if t.preset.startswith(f"{run.data}/") and t.evaluate]
-        found = own or [s for r in self.results if r.data == run.data and (s := _evaluation(r))]
-        return max(found, default=EVALUATE)
+        found = [s for r in self.results if r.data == run.data and (s := _evaluation(r))]
+        return own[-1] if own else max(found, default=EVALUATE)
 
     def try_out(self, run: Run, how: str) -> Time | None:
         if (run.preset, how) in self.failures:
             return None
         began = time.perf_counter()
-        command = [*PYTHON, "train", run.preset, "--dry-run", "--json", *run.overrides]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        code, said = self.run(["train", run.preset, "--dry-run", "--json", *run.overrides])
         wall = time.perf_counter() - began
-        if done.returncode:
-            self.failures[run.preset, how] = (done.stderr.strip().splitlines() or ["trial steps failed"])[-1]
+        if code:
+            self.failures[run.preset, how] = (said.strip().splitlines() or ["trial steps failed"])[-1]
             return None
-        tried = json.loads(done.stdout)
+        tried = json.loads(said[said.index("{\n") :])  # after whatever a library had to say
         # The trial's own duration is what it takes to begin.
         found = Time(run.preset, how, self.device, tried["steps"], tried["seconds"] + wall, None, "trial steps")
         self.known.append(found)
         return found
+
+    def run(self, words: list[str]) -> tuple[int, str]:
+        """A command's exit code and all it printed, in a worker that the next trial uses again."""
+        with tempfile.NamedTemporaryFile() as file:
+            log = Path(file.name)
+            if self.worker is None:
+                self.worker = Worker(TRAINING, log)
+            self.worker.start(words, log)
+            while (code := self.worker.poll()) is None:
+                time.sleep(POLL)
+            if code:
+                self.close()
+            return code, log.read_text("utf-8", "replace")
+
+    def close(self) -> None:
+        if self.worker is not None:
+            self.worker.stop()
+            self.worker.wait()
+            self.worker = None
 
     def learn(self, run: Run, steps: int, train: float, evaluate: float) -> None:
         how = _how(load_system(run.preset, run.overrides))

@@ -13,7 +13,7 @@ import torch
 from arcvq.config import to_dict
 from arcvq.data import Images, load_images
 from arcvq.errors import ArcvqError
-from arcvq.metrics import Evaluation, evaluate
+from arcvq.metrics import Evaluation, evaluate_under
 from arcvq.storage import read_json, write_json
 from arcvq.tokenizers import Tokenizer
 from arcvq.training.environment import device_name, library_versions
@@ -59,19 +59,16 @@ def measure(
     images = load_images(name, split="test", root=Path(root) if root else None, image_size=tokenizer.side, limit=limit)
     if images.channels != tokenizer.channels:
         raise ArcvqError(f"{name} has {images.channels} channels but the tokenizer takes {tokenizer.channels}")
-    evaluations = [
-        evaluate(
-            reconstructor(tokenizer),
-            images.to(device),
-            protocol=protocol,
-            codebook=tokenizer.quantizer.codebook,
-            device=device,
-            metrics=metrics,
-            download=download,
-            progress=None if progress is None else _labelled(progress, protocol),
-        )
-        for protocol in protocols
-    ]
+    evaluations = evaluate_under(
+        protocols,
+        reconstructor(tokenizer),
+        images.to(device),
+        codebook=tokenizer.quantizer.codebook,
+        device=device,
+        metrics=metrics,
+        download=download,
+        progress=None if progress is None else _labelled(progress, " and ".join(protocols)),
+    )
     document: dict[str, Any] = {
         "name": system.title if system else str(source),
         "system": tokenizer.system,
@@ -93,5 +90,5 @@ def measure(
     return Measured(tokenizer, images, evaluations, document)
 
 
-def _labelled(progress: Callable[[str, int, int], None], protocol: str) -> Callable[[int, int], None]:
-    return lambda done, total: progress(protocol, done, total)
+def _labelled(progress: Callable[[str, int, int], None], label: str) -> Callable[[int, int], None]:
+    return lambda done, total: progress(label, done, total)

@@ -1,0 +1,92 @@
+"""What is known of the originals, kept on disk."""
+
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from arcvq.data import InMemoryImages
+from arcvq.metrics import EXACT, PAPER, Protocol, evaluate, evaluate_under
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ARCVQ_CACHE", str(tmp_path))
+    use(monkeypatch, 1.0)
+    return tmp_path / "fid"
+
+
+def use(monkeypatch: pytest.MonkeyPatch, weight: float) -> list[int]:
+    """A small network in Inception's place; the list fills with the sizes of its batches."""
+    linear = nn.Linear(12, 5)
+    nn.init.constant_(linear.weight, weight)
+    network = nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten(), linear)
+    seen: list[int] = []
+    network.register_forward_pre_hook(lambda _, inputs: seen.append(len(inputs[0])))
+    monkeypatch.setattr(import_module("arcvq.metrics.evaluate"), "fid_network", lambda device, download: network)
+    return seen
+
+
+def toy(seed: int = 0) -> InMemoryImages:
+    generator = torch.Generator().manual_seed(seed)
+    return InMemoryImages("toy", torch.randint(20, 200, (8, 3, 16, 16), generator=generator).byte())
+
+
+def rfid(images: InMemoryImages, protocol: Protocol = EXACT, **options: int) -> float:
+    return evaluate(lambda x: (0.9 * x, None), images, protocol=protocol, metrics=["rfid"], **options).metrics["rfid"]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("protocol", [EXACT, PAPER], ids=["exact", "paper"])
+def test_kept_statistics_give_the_same_bits(folder: Path, monkeypatch: pytest.MonkeyPatch, protocol: Protocol) -> None:
+    seen = use(monkeypatch, 1.0)
+    fresh = rfid(toy(), protocol, batch_size=3)
+    assert sum(seen) == 16
+    assert rfid(toy(), protocol, batch_size=3) == fresh
+    assert sum(seen) == 24  # the copies alone
+    assert len(list(folder.iterdir())) == 1
+
+
+def test_what_decides_the_bits_decides_the_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rfid(toy())
+    rfid(toy(1))
+    rfid(toy(), PAPER)
+    rfid(toy(), replace(EXACT, fid_interpolation="torch"))
+    rfid(toy(), batch_size=3)
+    use(monkeypatch, 2.0)
+    rfid(toy())
+    assert len(list(folder.iterdir())) == 6
+
+
+@pytest.mark.parametrize("damage", [lambda b: b[: len(b) // 2], lambda b: b[:-1] + bytes([b[-1] ^ 1]), lambda b: b""])
+def test_a_damaged_file_is_written_again(folder: Path, damage: object) -> None:
+    fresh = rfid(toy())
+    (file,) = folder.iterdir()
+    whole = file.read_bytes()
+    file.write_bytes(damage(whole))  # type: ignore[operator]
+    assert rfid(toy()) == fresh
+    assert file.read_bytes() == whole
+
+
+def test_no_place_for_it_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("ARCVQ_CACHE", str(tmp_path / "file"))
+    use(monkeypatch, 1.0)
+    assert rfid(toy()) > 0
+
+
+def test_several_protocols_share_one_pass(folder: Path) -> None:
+    calls: list[int] = []
+
+    def reconstruct(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        calls.append(len(x))
+        return 0.9 * x, torch.zeros(len(x), 2, dtype=torch.int64)
+
+    names, metrics = ["exact", "paper"], ["l1", "ssim", "rfid", "perplexity"]
+    both = evaluate_under(names, reconstruct, toy(), metrics=metrics, batch_size=3)
+    assert calls == [3, 3, 2]
+    for name, found in zip(names, both):
+        alone = evaluate(reconstruct, toy(), protocol=name, metrics=metrics, batch_size=3)
+        assert (found.protocol, found.metrics, found.missing) == (name, alone.metrics, alone.missing)

@@ -1,0 +1,75 @@
+"""One process, one command after another: each as if it were the first."""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from arcvq.cli import main
+from arcvq.sweep.workers import TRAINING, Worker
+
+Settings = Callable[..., list[str]]
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Iterator[Worker]:
+    made = Worker(TRAINING, tmp_path / "workers.log")
+    yield made
+    made.stop()
+    made.wait()
+
+
+def outcome(worker: Worker, words: Sequence[str], log: Path) -> int:
+    worker.start(words, log)
+    return ended(worker)
+
+
+def ended(worker: Worker) -> int:
+    until = time.monotonic() + 90
+    while (code := worker.poll()) is None and time.monotonic() < until:
+        time.sleep(0.02)
+    assert code is not None
+    return code
+
+
+def test_a_second_training_is_the_same_as_alone(worker: Worker, tmp_path: Path, tiny_settings: Settings) -> None:
+    def words(name: str, preset: str) -> list[str]:
+        return ["train", f"sample/{preset}", "--quiet", *tiny_settings(), "--out", str(tmp_path / name)]
+
+    assert outcome(worker, words("first", "vq-vae"), tmp_path / "first.log") == 0
+    assert outcome(worker, words("second", "arcvq-vae"), tmp_path / "second.log") == 0
+    assert main(words("alone", "arcvq-vae")) == 0
+    weights = [next((tmp_path / name / "model").glob("*.safetensors")).read_bytes() for name in ("second", "alone")]
+    assert weights[0] == weights[1]
+    assert str(tmp_path / "second") in (tmp_path / "second.log").read_text()
+    assert str(tmp_path / "second") not in (tmp_path / "first.log").read_text()
+    assert worker.process.poll() is None
+
+
+def test_a_failure_is_told_and_is_the_last(worker: Worker, tmp_path: Path) -> None:
+    assert outcome(worker, ["train", "sample/nothing", "--out", str(tmp_path / "run")], tmp_path / "log") == 2
+    assert "unknown preset" in (tmp_path / "log").read_text()
+    assert worker.process.wait(30) == 2
+
+
+def test_a_killed_worker_is_told(worker: Worker, tmp_path: Path, tiny_settings: Settings) -> None:
+    settings = tiny_settings({"training.steps": 100_000})
+    worker.start(["train", "sample/vq-vae", "--quiet", *settings, "--out", str(tmp_path / "run")], tmp_path / "log")
+    os.kill(worker.process.pid, signal.SIGKILL)
+    assert ended(worker) == -signal.SIGKILL
+
+
+def test_a_training_that_is_stopped_saves(worker: Worker, tmp_path: Path, tiny_settings: Settings) -> None:
+    words = ["train", "sample/vq-vae", "--quiet", *tiny_settings({"training.steps": 100_000})]
+    worker.start([*words, "--out", str(tmp_path / "run")], tmp_path / "log")
+    metrics, until = tmp_path / "run" / "metrics.jsonl", time.monotonic() + 90
+    while not (metrics.exists() and '"train"' in metrics.read_text()) and time.monotonic() < until:
+        time.sleep(0.05)
+    worker.stop()
+    assert ended(worker) == 130
+    (saved, *_) = (tmp_path / "run" / "checkpoints").glob("step-*")
+    assert json.loads((saved / "state.json").read_text())["position"]["step"] > 0
