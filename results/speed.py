@@ -46,7 +46,7 @@ def _sizes(document: dict[str, Any]) -> list[str]:
             continue
         lines += [f"### {heading}", "", "Milliseconds, share of the limit, MiB beyond what was there before.", ""]
         lines += ["| N | K | D | " + " | ".join(names) + " |", "|---:|---:|---:|" + "---:|" * len(names)]
-        sizes = dict.fromkeys((row["tokens"], row["codes"], row["width"]) for row in own)
+        sizes = sorted({(row["tokens"], row["codes"], row["width"]) for row in own}, key=lambda size: (size[2], *size))
         for size in sizes:
             here = {row["name"]: row for row in own if (row["tokens"], row["codes"], row["width"]) == size}
             fastest = min((row["milliseconds"] for row in here.values() if "milliseconds" in row), default=None)

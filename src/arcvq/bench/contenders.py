@@ -44,19 +44,25 @@ def all_contenders(device: torch.device) -> list[Contender]:
         Contender(f"arcvq VQ euclidean {backend}", "layer", partial(_ours, VQ, metric="euclidean", backend=backend)),
         Contender(f"arcvq ArcVQ {backend}", "layer", partial(_ours, ArcVQ, backend=backend)),
     ]
-    if device.type == "cuda":
-        found.append(Contender("arcvq triton, graph", "samp", _graphed(partial(_samp_step, backend="triton"))))
+    graphs = device.type == "cuda"
+    if graphs:
+        found += [
+            Contender("arcvq triton, graph", "samp", _graphed(partial(_samp_step, backend="triton"))),
+            Contender("arcvq VQ cosine triton, graph", "layer", _graphed(partial(_ours, VQ, metric="cosine"))),
+            Contender("arcvq ArcVQ triton, graph", "layer", _graphed(partial(_ours, ArcVQ))),
+        ]
     return [
         *found,
         Contender("plain", "assign", _plain_assign_step),
         *([Contender("faiss IndexFlatIP", "assign", _faiss_step)] if device.type == "cpu" else []),
         Contender("plain", "arc", _plain_arc_step),
         Contender("plain", "samp", _plain_samp_step),
-        *([Contender("plain, graph", "samp", _graphed(_plain_samp_step))] if device.type == "cuda" else []),
+        *([Contender("plain, graph", "samp", _graphed(_plain_samp_step))] if graphs else []),
         Contender("vector-quantize-pytorch cosine", "layer", partial(_lucidrains, cosine=True)),
         Contender("vector-quantize-pytorch euclidean", "layer", partial(_lucidrains, cosine=False)),
         Contender("vector-quantize-pytorch SimVQ", "layer", _simvq),
         Contender("diffusers VQModel's quantizer", "layer", _diffusers),
+        *([Contender("diffusers VQModel's quantizer, graph", "layer", _graphed(_diffusers))] if graphs else []),
     ]
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -36,9 +38,10 @@ def cost(function: Callable[[], object], device: torch.device, seconds: float) -
             break
     memory = _cuda_memory(function, device) if device.type == "cuda" else _cpu_memory(function)
     times: list[float] = []
-    end = time.perf_counter() + seconds
-    while len(times) < LEAST_RUNS or time.perf_counter() < end:
-        times.append(_once(function, device))
+    with _without_garbage_collection():
+        end = time.perf_counter() + seconds
+        while len(times) < LEAST_RUNS or time.perf_counter() < end:
+            times.append(_once(function, device))
     quarters = statistics.quantiles(times, n=4)
     return Cost(statistics.median(times), quarters[2] - quarters[0], min(times), len(times), memory / 2**20)
 
@@ -48,6 +51,19 @@ def fastest_run(function: Callable[[], object], device: torch.device, runs: int 
     for _ in range(WARM_UP):
         function()
     return min(_once(function, device) for _ in range(runs))
+
+
+@contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """As timeit does: Python's collector would run in the middle of some measurement or other."""
+    gc.collect()
+    on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if on:
+            gc.enable()
 
 
 def _once(function: Callable[[], object], device: torch.device) -> float:

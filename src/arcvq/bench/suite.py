@@ -31,9 +31,10 @@ class Size:
 # The tokens of one training batch: CIFAR-10 at batch 1,024 (D = 64), and 30 images of 32 × 32 tokens (D = 16).
 SUITES: dict[str, list[Size]] = {
     "small": [Size(2048, codes, 16) for codes in (256, 1024, 4096)] + [Size(4096, 512, 64)],
-    "full": [Size(30_720, codes, 16) for codes in (512, 1024, 4096, 16_384, 65_536, 100_000, 262_144, 1_000_000)]
-    + [Size(65_536, 512, 64)]
-    + [Size(tokens, 16_384, 16) for tokens in (4096, 122_880)],
+    # Small sizes first: what the plain way leaves behind at the largest ones must not be in their way.
+    "full": [Size(30_720, 512, 16), Size(30_720, 1024, 16), Size(65_536, 512, 64)]
+    + [Size(tokens, 16_384, 16) for tokens in (4096, 30_720, 122_880)]
+    + [Size(30_720, codes, 16) for codes in (4096, 65_536, 100_000, 262_144, 1_000_000)],
     "search": [Size(2048, codes, width) for width in (16, 64) for codes in (1024, 4096, 16_384, 65_536, 262_144)]
     + [Size(16_384, codes, width) for width in (16, 64) for codes in (1024, 4096, 16_384)],
 }
