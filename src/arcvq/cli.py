@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -349,10 +350,9 @@ def bench(arguments: argparse.Namespace) -> int:
     sizes, device = suite(arguments.suite), choose_device(arguments.device)
     with progress_bar() as progress:
         tasks = arguments.tasks or ONLY.get(arguments.suite)
-        document = run_suite(sizes, device, seconds=arguments.seconds, tasks=tasks, progress=progress)
+        save = partial(write_json, arguments.out) if arguments.out else None
+        document = run_suite(sizes, device, seconds=arguments.seconds, tasks=tasks, progress=progress, save=save)
     print_bench(document)
-    if arguments.out:
-        write_json(arguments.out, document)
     if arguments.plot:
         from arcvq.bench.plot import growth_png
 

@@ -100,6 +100,27 @@ def test_a_compiled_training_follows_the_eager_one(tmp_path: Path, tiny_system: 
     assert read_losses(tmp_path / "compiled") == pytest.approx(read_losses(tmp_path / "eager"), rel=1e-4)
 
 
+def test_a_smaller_last_batch_is_not_compiled(
+    tmp_path: Path, tiny_system: MakeSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A compilation takes as long as thousands of steps."""
+    compiled: list[int] = []
+
+    def compile(function: Callable[[Any], Any], **_: Any) -> Callable[[Any], Any]:
+        def call(argument: Any) -> Any:
+            compiled.append(len(argument))
+            return function(argument)
+
+        return call if function.__name__ == "forward" else function
+
+    monkeypatch.setattr(torch, "compile", compile)
+    changes = {"training.compile": "true", "training.steps": 6, "data.batch_size": 16}
+    for limit, rows in ((40, [16, 16, 16, 16]), (10, [10] * 6)):
+        compiled.clear()
+        train(tiny_system(changes={**changes, "data.limit": limit}), tmp_path / str(limit), quiet=True)
+        assert compiled == rows
+
+
 def test_micro_batches_add_up_to_the_batch(tmp_path: Path, tiny_system: MakeSystem) -> None:
     # Without an ArcLoss nothing contrasts tokens within a micro-batch, so only the order of sums differs. The last batch
     # of the epoch has two images: fewer than there are micro-batches.

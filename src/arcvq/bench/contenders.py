@@ -24,13 +24,16 @@ class Missing(Exception):
 
 @dataclass(frozen=True)
 class Contender:
-    """`make(latents (N, D), codes (K, D))` gives a function that does the work once."""
+    """`make(latents (N, D), codes (K, D))` gives a function that does the work once.
+
+    task        assign, arc, samp (assign + arc, forward and backward) or layer (a whole quantizer, forward and backward)
+    most_codes  larger codebooks are left out
+    """
 
     name: str
-    task: (
-        str  # assign, arc, samp (assign + arc, forward and backward) or layer (a whole quantizer, forward and backward)
-    )
+    task: str
     make: Callable[[Tensor, Tensor], Step]
+    most_codes: int | None = None
 
 
 def all_contenders(device: torch.device) -> list[Contender]:
@@ -43,27 +46,22 @@ def all_contenders(device: torch.device) -> list[Contender]:
         Contender(f"arcvq VQ cosine {backend}", "layer", partial(_ours, VQ, metric="cosine", backend=backend)),
         Contender(f"arcvq VQ euclidean {backend}", "layer", partial(_ours, VQ, metric="euclidean", backend=backend)),
         Contender(f"arcvq ArcVQ {backend}", "layer", partial(_ours, ArcVQ, backend=backend)),
-    ]
-    graphs = device.type == "cuda"
-    if graphs:
-        found += [
-            Contender("arcvq triton, graph", "samp", _graphed(partial(_samp_step, backend="triton"))),
-            Contender("arcvq VQ cosine triton, graph", "layer", _graphed(partial(_ours, VQ, metric="cosine"))),
-            Contender("arcvq ArcVQ triton, graph", "layer", _graphed(partial(_ours, ArcVQ))),
-        ]
-    return [
-        *found,
         Contender("plain", "assign", _plain_assign_step),
-        *([Contender("faiss IndexFlatIP", "assign", _faiss_step)] if device.type == "cpu" else []),
         Contender("plain", "arc", _plain_arc_step),
         Contender("plain", "samp", _plain_samp_step),
-        *([Contender("plain, graph", "samp", _graphed(_plain_samp_step))] if graphs else []),
         Contender("vector-quantize-pytorch cosine", "layer", partial(_lucidrains, cosine=True)),
         Contender("vector-quantize-pytorch euclidean", "layer", partial(_lucidrains, cosine=False)),
         Contender("vector-quantize-pytorch SimVQ", "layer", _simvq),
         Contender("diffusers VQModel's quantizer", "layer", _diffusers),
-        *([Contender("diffusers VQModel's quantizer, graph", "layer", _graphed(_diffusers))] if graphs else []),
     ]
+    if device.type == "cpu":
+        return [*found, Contender("faiss IndexFlatIP", "assign", _faiss_step)]
+    return [*found, *(_as_graph(each) for each in found if each.name in GRAPHED and each.task in ("samp", "layer"))]
+
+
+# Shown as CUDA graphs, too, up to so many codes: beyond, the host's calls no longer matter.
+GRAPHED = ("arcvq triton", "plain", "arcvq VQ cosine triton", "arcvq ArcVQ triton", "diffusers VQModel's quantizer")
+MOST_GRAPHED_CODES = 16_384
 
 
 # ---- the losses as one first writes them: the whole K × N matrix, several copies of it ---------------------------------------
@@ -115,11 +113,11 @@ def _samp_step(latents: Tensor, codes: Tensor, backend: functional.Backend) -> S
     return step
 
 
-def _graphed(make: Callable[[Tensor, Tensor], Step]) -> Callable[[Tensor, Tensor], Step]:
+def _as_graph(contender: Contender) -> Contender:
     """The same as one CUDA graph, as a captured training plays it: the host's share of the time is gone."""
 
     def capture(latents: Tensor, codes: Tensor) -> Step:
-        step = make(latents, codes)
+        step = contender.make(latents, codes)
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -130,7 +128,7 @@ def _graphed(make: Callable[[Tensor, Tensor], Step]) -> Callable[[Tensor, Tensor
             step()
         return graph.replay
 
-    return capture
+    return Contender(f"{contender.name}, graph", contender.task, capture, MOST_GRAPHED_CODES)
 
 
 def _plain_assign_step(latents: Tensor, codes: Tensor) -> Step:

@@ -58,19 +58,30 @@ def run_suite(
     seconds: float = 0.5,
     tasks: Sequence[str] | None = None,
     progress: Callable[[str, int, int], None] | None = None,
+    save: Callable[[dict[str, Any]], None] | None = None,
 ) -> dict[str, Any]:
-    """One row per contender and size: its cost, or why there is none (library missing, out of memory)."""
+    """One row per contender and size: its cost, or why there is none (library missing, out of memory). `save` is given what there
+    is after each size."""
     for task in tasks or ():
         if task not in TASKS:
             raise ArcvqError(f"unknown task {task!r}: expected one of {', '.join(TASKS)}")
     limits = measure_limits(device)
-    runs = [(size, c) for size in sizes for c in all_contenders(device) if tasks is None or c.task in tasks]
-    rows = []
+    contenders = all_contenders(device)
+    runs = [
+        (size, c)
+        for size in sizes
+        for c in contenders
+        if (tasks is None or c.task in tasks) and (c.most_codes is None or size.codes <= c.most_codes)
+    ]
+    rows: list[dict[str, Any]] = []
+    document = {**machine(device), "limits": _limits(limits, device), "rows": rows}
     for i, (size, contender) in enumerate(runs):
         rows.append(_row(size, contender, device, seconds, limits))
+        if save is not None and (i + 1 == len(runs) or runs[i + 1][0] != size):
+            save(document)
         if progress is not None:
             progress("bench", i + 1, len(runs))
-    return {**machine(device), "limits": _limits(limits, device), "rows": rows}
+    return document
 
 
 def machine(device: torch.device) -> dict[str, Any]:

@@ -195,6 +195,7 @@ class TrainingRun:
             self.read,
             self.training.gradient_clip,
             options if alone else None,
+            min(self.system.data.batch_size, len(self.images)),
         )
         self.take = Captured(step, [self.tokenizer], [self.optimizer]) if self.captures else step
 

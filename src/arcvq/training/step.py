@@ -33,6 +33,7 @@ class Step:
     tokenizer        the same without the wrapping, for its upkeep
     optimizer        as Accelerate prepared it
     compile_options  forward pass and upkeep each as one compiled function; None: as they are
+    compiled_from    from so many images on: an epoch's smaller last batch is not worth a compilation of its own
     """
 
     accelerator: Accelerator
@@ -43,22 +44,24 @@ class Step:
     read: Callable[[Tensor], Tensor]
     gradient_clip: float | None = None
     compile_options: dict[str, Any] | None = None
+    compiled_from: int = 1
 
     def __post_init__(self) -> None:
         self.layout = image_layout(self.accelerator.device)
-        self.passes, self.keeps = self.forward, self.upkeep
+        self.compiled = (self.forward, self.upkeep)
         if self.compile_options is not None:
-            # Two shapes, full batches and the last: a graph each.
-            self.passes = torch.compile(self.forward, dynamic=False, options=self.compile_options)
-            self.keeps = torch.compile(self.upkeep, dynamic=False)
+            forward = torch.compile(self.forward, dynamic=False, options=self.compile_options)
+            self.compiled = (forward, torch.compile(self.upkeep, dynamic=False))
 
     def __call__(self, batch: Tensor, shares: Sequence[float] = (1.0,)) -> Outcome:
         """`shares`: one micro-batch each, as much of the global batch as it says."""
         outputs: list[Quantized] = []
         terms: dict[str, Tensor] = {}
+        whole = batch.shape[0] >= self.compiled_from
+        forward, upkeep = self.compiled if whole else (self.forward, self.upkeep)
         for i, (part, share) in enumerate(zip(self.read(batch).tensor_split(len(shares)), shares)):
             with nullcontext() if i == len(shares) - 1 else self.accelerator.no_sync(self.model):
-                loss, losses, quantized = self.passes(part)
+                loss, losses, quantized = forward(part)
                 self.accelerator.backward(loss if share == 1 else share * loss)
             outputs.append(quantized)
             for name, term in losses.items():
@@ -68,7 +71,7 @@ class Step:
             self.accelerator.clip_grad_norm_(self.model.parameters(), self.gradient_clip)
         self.optimizer.step()
         if not self.optimizer.step_was_skipped:
-            self.keeps(outputs)
+            upkeep(outputs)
         self.optimizer.zero_grad()
         return Outcome(terms, outputs[-1].stats)
 
