@@ -56,6 +56,7 @@ def _sizes(document: dict[str, Any]) -> list[str]:
         reasons = dict.fromkeys(f"{row['name']}: {row['missing']}" for row in own if "missing" in row)
         lines += [*(f"- missing: {reason}" for reason in reasons), ""] if reasons else []
         lines += _beside_faiss(own)
+        lines += _beside_peers(own) if task == "layer" else []
     return lines
 
 
@@ -95,6 +96,33 @@ def _beside_faiss(rows: list[dict[str, Any]]) -> list[str]:
         f"By their quickest runs at {len(ratios)} sizes, faiss's exact index takes from {min(ratios):.2f} to {max(ratios):.2f} times as "
         f"long as `{OURS}`: more than {CLEARLY} times slower at {ahead}, more than {CLEARLY} times faster at {behind}. Its memory is not "
         "comparable: it allocates outside torch, where the bench does not see it.",
+        "",
+    ]
+
+
+def _beside_peers(rows: list[dict[str, Any]]) -> list[str]:
+    """Where another library's layer is faster than our plain one, called as users call it: not as a graph."""
+    ours = ("arcvq VQ cosine", "arcvq VQ euclidean")
+    behind = []
+    for size in dict.fromkeys((row["tokens"], row["codes"], row["width"]) for row in rows):
+        here = {
+            row["name"]: row["milliseconds"]
+            for row in rows
+            if (row["tokens"], row["codes"], row["width"]) == size
+            and "milliseconds" in row
+            and "graph" not in row["name"]
+        }
+        own = min(time for name, time in here.items() if name.startswith(ours))
+        faster = {name: time for name, time in here.items() if not name.startswith("arcvq") and time < own}
+        if faster:
+            name, time = min(faster.items(), key=lambda item: item[1])
+            behind.append(f"N = {size[0]:,}, K = {size[1]:,}, D = {size[2]} ({name}: {time:.3g} ms, ours {own:.3g} ms)")
+    if not behind:
+        return ["Our plain layer (the faster of its two metrics) is the fastest at every size.", ""]
+    return [
+        f"Our plain layer (the faster of its two metrics) is not the fastest at {'; '.join(behind)}. There a step takes as long as "
+        "the host needs to ask for it, and ours asks for more: how the codes are used, whether all latents are finite, the codebook's upkeep. "
+        "Captured or compiled, that time is gone.",
         "",
     ]
 
