@@ -120,9 +120,9 @@ def _beside_peers(rows: list[dict[str, Any]]) -> list[str]:
     if not behind:
         return ["Our plain layer (the faster of its two metrics) is the fastest at every size.", ""]
     return [
-        f"Our plain layer (the faster of its two metrics) is not the fastest at {'; '.join(behind)}. There a step takes as long as "
-        "the host needs to ask for it, and ours asks for more: how the codes are used, whether all latents are finite, the codebook's upkeep. "
-        "Captured or compiled, that time is gone.",
+        f"Our plain layer (the faster of its two metrics) is not the fastest at {'; '.join(behind)}. "
+        "There a step takes as long as the host needs to ask for it, and ours asks for more: how the codes are used, "
+        "whether all latents are finite, the codebook's upkeep. Captured or compiled, that time is gone.",
         "",
     ]
 

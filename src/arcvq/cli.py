@@ -181,7 +181,7 @@ def build_parser() -> argparse.ArgumentParser:
         sweep,
         "train and measure the runs behind a table, those that are not in results/ yet",
         "  arcvq sweep table1 --plan\n"
-        "  arcvq sweep all --parallel 3 --budget 9 --keep-models --training.precision bf16 --training.compile true\n\n"
+        "  arcvq sweep all --budget 9 --keep-models --training.precision bf16 --training.compile true\n\n"
         "Settings of a training (--training.*, --data.*, ...) go to every run. An interrupted sweep goes on with the same command.",
         takes_settings=True,
     )
@@ -195,7 +195,13 @@ def build_parser() -> argparse.ArgumentParser:
     sub.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="default: results")
     sub.add_argument("--models", type=Path, default=Path("models"), metavar="DIR", help="default: models")
     sub.add_argument("--keep-models", action="store_true", help="copy the models of Table 1 into --models")
-    sub.add_argument("--parallel", type=_positive, metavar="N", help="runs at a time (default: 2 on a GPU, else 1)")
+    sub.add_argument(
+        "--parallel",
+        type=_positive,
+        default=1,
+        metavar="N",
+        help="runs at a time (default: 1; a captured training fills a GPU)",
+    )
     sub.add_argument("--budget", type=float, metavar="MINUTES", help="start no run that cannot end in time; stop then")
     sub.add_argument(
         "--split", action="store_true", help="with --budget: start runs that will be cut; they go on next time"
@@ -431,7 +437,7 @@ def sweep(arguments: argparse.Namespace) -> int:
         suffix=arguments.suffix,
         complete=arguments.complete,
         device=device,
-        parallel=arguments.parallel or (2 if device.type == "cuda" else 1),
+        parallel=arguments.parallel,
         dry_runs=not arguments.no_dry_run,
     )
     if arguments.plan and arguments.json:
