@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.library import opcheck
 
-from arcvq import functional
+from arcvq import ArcvqError, functional
 from arcvq.functional import kernels
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -310,3 +310,30 @@ def test_a_scaled_loss_of_half_precision_latents_keeps_small_gradients(dtype: to
     assert leaf.grad is not None
     assert whole.grad is not None
     torch.testing.assert_close(leaf.grad.float(), whole.grad, rtol=1e-2, atol=1e-6 * float(whole.grad.abs().max()))
+
+
+def test_without_gradients_none_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    latents, codebook = case(60, 9, 5)
+    leaf = latents.requires_grad_()
+    monkeypatch.setattr(kernels, "backward", lambda *_: pytest.fail("a gradient that nobody asked for"))
+    for off in (torch.no_grad, torch.inference_mode):
+        with off():
+            assert not functional.arc_loss(leaf, codebook, backend="triton").requires_grad
+
+
+def test_a_second_derivative_is_refused_and_not_taken_for_zero() -> None:
+    latents, codebook = case(60, 9, 5)
+    leaf = latents.requires_grad_()
+    loss = functional.arc_loss(leaf, codebook, backend="triton")
+    (gradient,) = torch.autograd.grad(loss, leaf, create_graph=True)
+    assert torch.equal(gradient, torch.autograd.grad(loss, leaf)[0])
+    with pytest.raises(ArcvqError, match="no second derivative"):
+        (loss + gradient.pow(2).sum()).backward()
+
+
+def test_a_graph_that_is_kept_gives_the_gradient_again() -> None:
+    latents, codebook = case(60, 9, 5)
+    leaf = latents.requires_grad_()
+    loss = functional.arc_loss(leaf, codebook, backend="triton")
+    first, second = (torch.autograd.grad(loss, leaf, retain_graph=True)[0] for _ in range(2))
+    assert torch.equal(first, second)
