@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.library import opcheck
 
-from arcvq import ArcvqError, functional
+from arcvq import ArcVQ, ArcvqError, functional
 from arcvq.functional import kernels
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -337,3 +337,22 @@ def test_a_graph_that_is_kept_gives_the_gradient_again() -> None:
     loss = functional.arc_loss(leaf, codebook, backend="triton")
     first, second = (torch.autograd.grad(loss, leaf, retain_graph=True)[0] for _ in range(2))
     assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"heads": 2}, {"code_dim": 4}, {"metric": "euclidean"}, {"estimator": "rotation"}]
+)
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_layer_trains_as_with_the_reference(options: dict[str, object], masked: bool) -> None:
+    generator = torch.Generator().manual_seed(5)
+    latents = torch.randn(2, 6, 5, 5, generator=generator).to(DEVICE)
+    mask = (torch.rand(2, 5, 5, generator=generator) > 0.3).to(DEVICE) if masked else None
+    found = []
+    for backend in ("reference", "triton"):
+        torch.manual_seed(0)
+        quantizer = ArcVQ(6, 12, backend=backend, **options).to(DEVICE)
+        leaf = latents.clone().requires_grad_()
+        out = quantizer(leaf, mask)
+        (out.loss + out.quantized.square().sum()).backward()
+        found.append((out.tokens, out.losses, leaf.grad, [p.grad for p in quantizer.parameters()]))
+    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-5)
