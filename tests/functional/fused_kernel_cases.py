@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.library import opcheck
 
-from arcvq import functional
+from arcvq import ArcVQ, ArcvqError, functional
 from arcvq.functional import kernels
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -310,3 +310,49 @@ def test_a_scaled_loss_of_half_precision_latents_keeps_small_gradients(dtype: to
     assert leaf.grad is not None
     assert whole.grad is not None
     torch.testing.assert_close(leaf.grad.float(), whole.grad, rtol=1e-2, atol=1e-6 * float(whole.grad.abs().max()))
+
+
+def test_without_gradients_none_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    latents, codebook = case(60, 9, 5)
+    leaf = latents.requires_grad_()
+    monkeypatch.setattr(kernels, "backward", lambda *_: pytest.fail("a gradient that nobody asked for"))
+    for off in (torch.no_grad, torch.inference_mode):
+        with off():
+            assert not functional.arc_loss(leaf, codebook, backend="triton").requires_grad
+
+
+def test_a_second_derivative_is_refused_and_not_taken_for_zero() -> None:
+    latents, codebook = case(60, 9, 5)
+    leaf = latents.requires_grad_()
+    loss = functional.arc_loss(leaf, codebook, backend="triton")
+    (gradient,) = torch.autograd.grad(loss, leaf, create_graph=True)
+    assert torch.equal(gradient, torch.autograd.grad(loss, leaf)[0])
+    with pytest.raises(ArcvqError, match="no second derivative"):
+        (loss + gradient.pow(2).sum()).backward()
+
+
+def test_a_graph_that_is_kept_gives_the_gradient_again() -> None:
+    latents, codebook = case(60, 9, 5)
+    leaf = latents.requires_grad_()
+    loss = functional.arc_loss(leaf, codebook, backend="triton")
+    first, second = (torch.autograd.grad(loss, leaf, retain_graph=True)[0] for _ in range(2))
+    assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"heads": 2}, {"code_dim": 4}, {"metric": "euclidean"}, {"estimator": "rotation"}]
+)
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_layer_trains_as_with_the_reference(options: dict[str, object], masked: bool) -> None:
+    generator = torch.Generator().manual_seed(5)
+    latents = torch.randn(2, 6, 5, 5, generator=generator).to(DEVICE)
+    mask = (torch.rand(2, 5, 5, generator=generator) > 0.3).to(DEVICE) if masked else None
+    found = []
+    for backend in ("reference", "triton"):
+        torch.manual_seed(0)
+        quantizer = ArcVQ(6, 12, backend=backend, **options).to(DEVICE)
+        leaf = latents.clone().requires_grad_()
+        out = quantizer(leaf, mask)
+        (out.loss + out.quantized.square().sum()).backward()
+        found.append((out.tokens, out.losses, leaf.grad, [p.grad for p in quantizer.parameters()]))
+    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-5)

@@ -95,6 +95,21 @@ def test_padding_may_hold_anything(few: int) -> None:
     check(kernels.token_sums(values, tokens, 7, few=few), values, tokens)
 
 
+@WAYS
+def test_a_token_beyond_the_codes_falls_on_none(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    values, tokens = case(200, 9, 4)
+    room = torch.zeros(40, 4, device=DEVICE)
+    monkeypatch.setattr(
+        torch, "zeros", lambda codes, *_, **__: room[:codes]
+    )  # what is written beyond the sums would show
+    sums = kernels.token_sums(values, torch.where(tokens > 5, tokens + 20, tokens), 6, few=few)
+    monkeypatch.undo()
+    check(sums, values, torch.where(tokens > 5, -1, tokens))
+    assert not room[6:].any()
+    counts = functional.token_counts(tokens, 6, "triton")
+    assert torch.equal(counts, functional.token_counts(tokens, 9, "triton")[:6])
+
+
 def test_the_tokens_are_split_among_programs_without_losing_any() -> None:
     values, tokens = case(1500, 150, 8)
     whole, parts = (kernels.token_sums(values, tokens, 150, splits=splits) for splits in (1, 7))

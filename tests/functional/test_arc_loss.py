@@ -263,3 +263,18 @@ def test_search_and_loss_together_are_the_two_apart(body: str) -> None:
     tokens, loss = assign_and_arc_loss(latents, codebook, top_k=2, backend=body)
     assert torch.equal(tokens, assign(latents, codebook, "cosine", body))
     assert torch.equal(loss, arc_loss(latents, codebook, top_k=2, backend=body))
+
+
+def test_the_reference_has_a_second_derivative() -> None:
+    torch.manual_seed(0)
+    latents, codebook = torch.randn(7, 3, dtype=torch.float64, requires_grad=True), torch.randn(4, 3).double()
+    assert torch.autograd.gradgradcheck(lambda z: arc_loss(z, codebook, top_k=2, backend="reference"), latents)
+
+
+def test_the_chunked_body_refuses_a_second_derivative() -> None:
+    latents = torch.randn(20, 3, requires_grad=True)
+    (gradient,) = torch.autograd.grad(
+        arc_loss(latents, torch.randn(4, 3), backend="chunked"), latents, create_graph=True
+    )
+    with pytest.raises(RuntimeError, match="no autograd formula"):
+        gradient.sum().backward()

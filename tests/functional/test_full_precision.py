@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from arcvq.functional import arc_loss, assign, entropy_loss, entropy_statistics, vq_loss
-from arcvq.functional.precision import ieee_matmul, matmul
+from arcvq.functional.precision import ieee_matmul, matmul, products_are_float32
 
 BODIES = ("reference", "chunked")
 
@@ -95,3 +95,19 @@ def test_the_products_gradient_agrees_with_finite_differences() -> None:
     b = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(matmul, (a, b))
     assert torch.autograd.gradgradcheck(matmul, (a, b))
+
+
+def test_a_compiled_function_learns_that_the_switch_was_turned() -> None:
+    @torch.compile(backend="eager", fullgraph=True)
+    def asked(x: torch.Tensor) -> torch.Tensor:
+        return x + 1 if products_are_float32() else x
+
+    before = torch.get_float32_matmul_precision()
+    answers = []
+    try:
+        for precision in ("highest", "high", "highest"):
+            torch.set_float32_matmul_precision(precision)
+            answers.append(int(asked(torch.zeros(()))))
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert answers == [1, 0, 1]

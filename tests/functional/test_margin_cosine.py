@@ -73,3 +73,10 @@ def test_beyond_the_bend_the_monotone_slope_is_one() -> None:
     cosines = torch.tensor([-0.95, -0.99, -1.0], dtype=torch.float64, requires_grad=True)
     margin_cosine(cosines, 0.5, monotone=True).sum().backward()
     assert torch.equal(cosines.grad, torch.ones_like(cosines))
+
+
+@pytest.mark.parametrize("monotone", [False, True])
+def test_the_gradient_has_a_gradient_in_turn(monotone: bool) -> None:
+    angles = torch.tensor([0.1, 1.0, 2.0, 3.0], dtype=torch.float64)
+    cosines = torch.cos(angles).requires_grad_()
+    assert torch.autograd.gradgradcheck(lambda c: margin_cosine(c, 0.5, monotone), (cosines,))

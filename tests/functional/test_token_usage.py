@@ -4,7 +4,8 @@ import float64_oracles as oracle
 import pytest
 import torch
 
-from arcvq.functional import perplexity, token_counts
+from arcvq import ArcvqError
+from arcvq.functional import perplexity, token_counts, token_sums
 
 
 def test_counts_are_those_of_a_loop() -> None:
@@ -35,3 +36,10 @@ def test_perplexity_equals_the_loop() -> None:
     counts = torch.randint(0, 50, (100,))
     counts[::7] = 0
     assert perplexity(counts).item() == pytest.approx(oracle.perplexity(counts.tolist()), rel=1e-5)
+
+
+def test_sums_want_a_token_for_each_latent() -> None:
+    with pytest.raises(
+        ArcvqError, match=r"expected latents \(N, D\) and tokens \(N,\), got shapes \(3, 2\) and \(4,\)"
+    ):
+        token_sums(torch.zeros(3, 2), torch.zeros(4, dtype=torch.int64), 5)

@@ -48,6 +48,19 @@ def test_forward_and_backward_change_nothing(kind: str, training: bool) -> None:
         assert (quantizer.codebook, out.tokens, out.record.tokens) == (None, None, None)
 
 
+def test_a_detached_output_is_the_same_off_the_graph(kind: str) -> None:
+    out = make(kind)(images().requires_grad_())
+    off = out.detach()
+    assert out.loss.requires_grad or not out.losses
+    pairs = [(out.quantized, off.quantized), (out.loss, off.loss)]
+    for terms, others in ((out.losses, off.losses), (out.stats, off.stats)):
+        assert terms.keys() == others.keys()
+        pairs += [(terms[name], others[name]) for name in terms]
+    assert all(torch.equal(on, off) and not off.requires_grad for on, off in pairs)
+    assert off.tokens is out.tokens
+    assert off.record is out.record
+
+
 def test_the_same_random_numbers_give_the_same_output(kind: str) -> None:
     quantizer, latents = make(kind), images()
     outputs = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -77,3 +79,15 @@ def test_the_weights_are_pytorchs_own(module: nn.Module, plain: nn.Module) -> No
     plain.load_state_dict(module.state_dict(), strict=True)
     x = torch.randn(2, 8 if "Transpose" in type(plain).__name__ or plain.weight.shape[1] == 8 else 3, 8, 8)
     assert torch.equal(module(x), plain(x))
+
+
+def test_products_do_not_stand_in_for_convolutions_in_another_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    on_a_gpu = SimpleNamespace(is_cuda=True)
+    before = torch.get_float32_matmul_precision()
+    try:
+        for precision in ("highest", "high"):
+            torch.set_float32_matmul_precision(precision)
+            assert products._pays(on_a_gpu) == (precision == "highest")
+    finally:
+        torch.set_float32_matmul_precision(before)

@@ -177,15 +177,19 @@ def margin_cosine(cosines: Tensor, margin: float, monotone: bool = False) -> Ten
     Beyond θ = π − m the logit would rise again with θ. The paper leaves that as it is (it takes a nearest token more than
     π − m away to get there); `monotone=True` continues it from −1 with slope 1 instead.
     """
-    sine = (1 - cosines.square()).clamp(min=0).sqrt()
-    value = cosines.clamp(-1, 1) * math.cos(margin) - sine * math.sin(margin)
-    slope = math.cos(margin) + cosines * math.sin(margin) / sine.clamp(min=SMALLEST_SINE)
+    square = 1 - cosines.square()
+    sine = square.detach().clamp(min=0).sqrt()
+    value = cosines.detach().clamp(-1, 1) * math.cos(margin) - sine * math.sin(margin)
+    # What learns: the same curve, but near the poles a parabola, whose slope is the guarded one.
+    near = sine < SMALLEST_SINE
+    bow = torch.where(near, square / (2 * SMALLEST_SINE), torch.where(near, 1.0, square).sqrt())
+    guarded = cosines * math.cos(margin) - bow * math.sin(margin)
     if monotone:
         beyond = cosines < -math.cos(margin)
-        value = torch.where(beyond, cosines + math.cos(margin) - 1, value)
-        slope = torch.where(beyond, torch.ones_like(slope), slope)
-    # The bracket is exactly zero: the value is `value` to the bit, the derivative is `slope`.
-    return value.detach() + slope.detach() * (cosines - cosines.detach())
+        value = torch.where(beyond, cosines.detach() + math.cos(margin) - 1, value)
+        guarded = torch.where(beyond, cosines, guarded)
+    # The bracket is exactly zero: the value is `value` to the bit, the derivatives of any order are those of `guarded`.
+    return value + (guarded - guarded.detach())
 
 
 def _statistics_of(

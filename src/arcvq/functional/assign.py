@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from arcvq.errors import ArcvqError
 from arcvq.functional import fused
 from arcvq.functional.chunks import Backend, check_pair, choose_backend, code_blocks, token_blocks
 from arcvq.functional.precision import compute_dtype, ieee_matmul, matmul, without_autocast
@@ -90,6 +91,10 @@ def token_sums(latents: Tensor, tokens: Tensor, codebook_size: int, backend: Bac
     `triton` (CUDA) takes as long whatever the tokens are, and the same inputs give the same bits; where the latents learn, the
     plain body serves them.
     """
+    if latents.dim() != 2 or tokens.shape != latents.shape[:1]:
+        raise ArcvqError(
+            f"expected latents (N, D) and tokens (N,), got shapes {tuple(latents.shape)} and {tuple(tokens.shape)}"
+        )
     learning = torch.is_grad_enabled() and latents.requires_grad
     if choose_backend(backend, latents) == "triton" and not learning:
         return fused.token_sums(latents, tokens, codebook_size)

@@ -13,6 +13,7 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
+from arcvq.errors import ArcvqError
 from arcvq.functional.similarity import NO_DIRECTION
 from arcvq.functional.tilings import padded_width
 
@@ -84,6 +85,8 @@ def arc_loss(
 ) -> tuple[Tensor, Tensor]:
     """Statistics and finish in one, for a batch that is all here; with `search` each latent's nearest code by cosine as well,
     which reads the same rows: the loss and tokens (N,), or (0,)."""
+    if not torch.is_grad_enabled():
+        latents = latents.detach()  # or the gradient would be taken with the loss, for nobody
     arguments = (latents, codes, valid, scale, margin, top_k, smallest_sine, monotone, search)
     loss, tokens, *_ = _loss_operator(*arguments) if torch.compiler.is_compiling() else _Loss.apply(*arguments)
     return loss, tokens
@@ -205,10 +208,25 @@ class _Loss(torch.autograd.Function):
         return loss, tokens
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Any) -> Any:
         (gradient,) = ctx.saved_tensors
-        return (grads[0] * gradient).to(ctx.dtype), *(None,) * 8
+        gradient = (grads[0] * gradient).to(ctx.dtype)
+        if torch.is_grad_enabled():  # asked for with create_graph
+            gradient = _Last.apply(gradient.detach().requires_grad_())
+        return gradient, *(None,) * 8
+
+
+class _Last(torch.autograd.Function):
+    """A gradient that has none in turn, and says so. Torch's `once_differentiable` would let it pass for a constant, because the
+    latents are not among what its backward was given."""
+
+    @staticmethod
+    def forward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        raise ArcvqError("the kernels' ArcLoss has no second derivative: use backend reference for one")
 
 
 _loss_operator = torch.library.custom_op("arcvq::fused_arc_loss", _forward, mutates_args=())

@@ -1301,7 +1301,7 @@ def _sums_kernel(
     tl.store(sums + place, total, mask=(codes < code_count)[:, None] & (depth < width)[None, :])
 
 
-@triton.jit(do_not_specialize=["row_count"])
+@triton.jit(do_not_specialize=["row_count", "code_count"])
 def _segments_kernel(
     values,
     sorted_keys,
@@ -1310,6 +1310,7 @@ def _segments_kernel(
     rest,
     rest_keys,
     row_count,
+    code_count,
     width,
     FIRST: tl.constexpr,
     PARTS: tl.constexpr,
@@ -1327,6 +1328,7 @@ def _segments_kernel(
     rows = block * ROWS + places
     inside = rows < row_count
     key = tl.load(sorted_keys + rows, mask=inside, other=-1).to(tl.int32)
+    key = tl.where(key < code_count, key, -1)
     before = tl.load(sorted_keys + rows - 1, mask=inside & (rows > 0), other=-1).to(tl.int32)
     goes_on = (places == 0) & (rows > 0) & (key == before)  # the first segment, if it began before
     segment = tl.cumsum(((places > 0) & (key != before)).to(tl.int32), axis=0)
@@ -1360,7 +1362,7 @@ def token_sums(
     few: int = FEW_CODES,
     splits: int | None = None,
 ) -> Tensor:
-    """The sum of the values (N, D) that fell on each code: (K, D) float32. Tokens below zero fall on none.
+    """The sum of the values (N, D) that fell on each code: (K, D) float32. Tokens that are no code's fall on none.
 
     A value that is no finite number spoils sums of other codes, too.
     """
@@ -1415,6 +1417,7 @@ def _sums_in_order(values: Tensor, tokens: Tensor, code_count: int) -> Tensor:
             rest,
             rest_keys,
             count,
+            code_count,
             width,
             FIRST=first,
             PARTS=PARTS[values.dtype],
@@ -1432,13 +1435,13 @@ def _counts_kernel(tokens, counts, token_count, code_count, TOKENS: tl.constexpr
     block = tl.program_id(0)
     rows = block * TOKENS + tl.arange(0, TOKENS)
     token = tl.load(tokens + rows, mask=rows < token_count, other=-1).to(tl.int32)
-    found = tl.histogram(tl.maximum(token, 0), BINS, mask=token >= 0)
+    found = tl.histogram(tl.maximum(token, 0), BINS, mask=(token >= 0) & (token < code_count))
     codes = tl.arange(0, BINS)
     tl.store(counts + block.to(tl.int64) * code_count + codes, found, mask=codes < code_count)
 
 
 def token_counts(tokens: Tensor, code_count: int) -> Tensor:
-    """How many tokens (N,) fell on each code: (K,) int64, for few codes. Tokens below zero fall on none."""
+    """How many tokens (N,) fell on each code: (K,) int64, for few codes. Tokens that are no code's fall on none."""
     block = 512
     blocks = _cdiv(tokens.numel(), block)
     counts = torch.empty(blocks, code_count, dtype=torch.int32, device=tokens.device)

@@ -21,6 +21,12 @@ def is_exporting() -> bool:
     return torch.compiler.is_exporting()
 
 
+@torch.compiler.assume_constant_result
+def products_are_float32() -> bool:
+    """Whether float32 products on a GPU are float32. Asked at trace time: where the switch is turned, torch compiles anew."""
+    return torch.backends.cuda.matmul.fp32_precision in ("none", "ieee")
+
+
 def without_autocast(tensor: Tensor) -> AbstractContextManager[None]:
     kind = tensor.device.type
     if not torch.compiler.is_compiling() and not torch.is_autocast_enabled(kind):

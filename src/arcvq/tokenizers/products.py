@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from arcvq.functional.precision import compute_dtype, is_exporting
+from arcvq.functional.precision import compute_dtype, is_exporting, products_are_float32
 
 
 class WindowConv2d(nn.Conv2d):
@@ -49,8 +49,9 @@ class PointConv2d(nn.Conv2d):
 
 
 def _pays(x: Tensor) -> bool:
-    """Compiled for a GPU, that is: otherwise cutting an image into windows takes several walks over it."""
-    return x.is_cuda and torch.compiler.is_compiling() and not is_exporting()
+    """Compiled for a GPU, that is: otherwise cutting an image into windows takes several walks over it. Not where products are
+    switched to TensorFloat-32: a convolution's precision is its own switch's to say."""
+    return x.is_cuda and torch.compiler.is_compiling() and not is_exporting() and products_are_float32()
 
 
 def window_conv(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
