@@ -24,6 +24,7 @@ from arcvq.tables import (
     results_page,
 )
 from arcvq.tables.curves import budget_curves
+from arcvq.tables.page import image_count
 from arcvq.tables.results import PRECISIONS, cell, number, table
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -39,12 +40,12 @@ def readme_section() -> str:
     printed = read_printed(RESULTS)
     lines = []
     for data, named in group(read_results(RESULTS)).items():
-        first = next(iter(named.values()))[0].document
-        images, device = first["protocols"]["exact"]["images"], first["training"]["device"]
-        rows = []
+        rows: list[list[str]] = []
+        shown: list[Result] = []
         for name, results in named.items():
             if not (PRESETS / data / f"{_without_precision(name)}.yaml").is_file():
                 continue
+            shown += results
             for protocol in ("exact", "paper"):
                 measured = [result for result in results if result.metrics(protocol) is not None]
                 if measured:
@@ -54,8 +55,18 @@ def readme_section() -> str:
                 cells = [number(metric, numbers[metric]) if metric in numbers else "–" for metric in COLUMNS]
                 rows.append([name, "printed in the paper", "–", *cells])
         headings = ["system", "protocol", "seeds", *(METRICS[metric][0] for metric in COLUMNS)]
-        lines += [f"**{data}**, {images:,} test images, trained on {device}", "", *table(headings, rows, left=2), ""]
+        if rows:
+            lines += [
+                f"**{data}**{image_count(shown)}, trained on {devices(shown)}",
+                "",
+                *table(headings, rows, left=2),
+                "",
+            ]
     return "\n".join(lines).strip()
+
+
+def devices(results: list[Result]) -> str:
+    return " or ".join(dict.fromkeys(result.document["training"]["device"] for result in results))
 
 
 def _without_precision(name: str) -> str:
@@ -77,7 +88,7 @@ def preset_line(data: str, name: str, found: dict[str, dict[str, list[Result]]])
         numbers = ", ".join(f"{METRICS[m][0]} {number(m, metrics[m])}" for m in shown if m in metrics)
         parts.append(f"seed {result.seed}: {numbers}")
     # No seconds: these trainings shared their device with others.
-    return f"{EXPECT}{'; '.join(parts)}; protocol exact; {results[0].document['training']['device']}."
+    return f"{EXPECT}{'; '.join(parts)}; protocol exact; {devices(results)}."
 
 
 def documents() -> dict[Path, str]:

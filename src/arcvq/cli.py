@@ -181,7 +181,7 @@ def build_parser() -> argparse.ArgumentParser:
         sweep,
         "train and measure the runs behind a table, those that are not in results/ yet",
         "  arcvq sweep table1 --plan\n"
-        "  arcvq sweep all --budget 9 --keep-models --training.precision bf16 --training.compile true\n\n"
+        "  arcvq sweep all --budget 9 --keep-models --suffix bf16 --training.precision bf16 --training.compile true\n\n"
         "Settings of a training (--training.*, --data.*, ...) go to every run. An interrupted sweep goes on with the same command.",
         takes_settings=True,
     )
@@ -426,6 +426,10 @@ def sweep(arguments: argparse.Namespace) -> int:
 
     if arguments.archive:
         check_file(arguments.archive)
+    if arguments.budget is not None and not arguments.budget > 0:
+        raise ArcvqError(f"--budget {arguments.budget}: expected a number of minutes above 0")
+    if arguments.split and arguments.budget is None:
+        raise ArcvqError("--split needs a --budget: without one nothing is cut")
     began, device = time.monotonic(), choose_device(None)
     plan = make_plan(
         arguments.table,

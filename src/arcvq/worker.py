@@ -3,7 +3,8 @@
     python -m arcvq.worker MODULE ...
 
 imports the modules, then reads jobs from its input, a line of JSON each: {"words": [...], "log": FILE}. It answers each with the
-command's exit code. After a command that fails it ends: what such a one leaves behind is not to be trusted.
+command's exit code. After a command that fails it ends: what such a one leaves behind is not to be trusted. When its input ends,
+whoever gave the jobs is gone: a command that still runs then is told to stop, and a training saves.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ import json
 import os
 import signal
 import sys
+import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
+from queue import SimpleQueue
 
 import torch
 
@@ -25,7 +28,8 @@ from arcvq.metrics import keep_networks
 
 def main(modules: Sequence[str]) -> int:
     # Jobs and answers have channels of their own: whatever a command prints must not be taken for an answer.
-    jobs, answers = os.fdopen(os.dup(0), "r"), os.fdopen(os.dup(1), "w")
+    # Without a buffer, whose lock a waiting thread would hold when the process ends.
+    jobs, answers = os.fdopen(os.dup(0), "rb", buffering=0), os.fdopen(os.dup(1), "w")
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.dup2(2, 1)
@@ -33,7 +37,7 @@ def main(modules: Sequence[str]) -> int:
     for module in modules:
         import_module(module)
     with keep_networks():
-        for line in jobs:
+        for line in until_alone(jobs):
             job = json.loads(line)
             surroundings.restore()
             code = run(job["words"], job["log"])
@@ -43,6 +47,21 @@ def main(modules: Sequence[str]) -> int:
                 return code
             surroundings.clear()
     return 0
+
+
+def until_alone(jobs: Iterable[bytes]) -> Iterator[bytes]:
+    """The jobs. A thread waits for them, so that the end of the input is seen while one runs."""
+    given: SimpleQueue[bytes | None] = SimpleQueue()
+
+    def wait() -> None:
+        for line in jobs:
+            given.put(line)
+        given.put(None)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, daemon=True).start()
+    while (line := given.get()) is not None:
+        yield line
 
 
 def run(words: Sequence[str], log: str) -> int:

@@ -326,3 +326,11 @@ def test_a_wrong_way_of_running_is_refused_before_the_work(
     assert message in refused("reconstruct", "tiny", images, "--out", tmp_path / "out", *options)
     assert not (tmp_path / "tokens.npz").exists()
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [(["--budget", "0"], "expected a number of minutes"), (["--budget", "nan"], "expected a number"), (["--split"], "--budget")],
+)  # fmt: skip
+def test_a_sweep_refuses_a_budget_that_is_none(flags: list[str], message: str, refused: Callable[..., str]) -> None:
+    assert message in refused("sweep", "table1", *flags)

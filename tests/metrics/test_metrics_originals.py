@@ -75,6 +75,15 @@ def test_no_place_for_it_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("ARCVQ_CACHE", str(tmp_path / "file"))
     use(monkeypatch, 1.0)
     assert rfid(toy()) > 0
+    monkeypatch.setenv("ARCVQ_CACHE", "n" * 300)  # cannot even be asked for, as a folder of somebody else's
+    assert rfid(toy()) > 0
+
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("ARCVQ_CACHE")
+    monkeypatch.setattr(Path, "home", homeless)
+    assert rfid(toy()) > 0
 
 
 def test_several_protocols_share_one_pass(folder: Path) -> None:

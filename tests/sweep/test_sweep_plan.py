@@ -23,14 +23,21 @@ def places(tmp_path: Path) -> Places:
     return Places(tmp_path / "runs", tmp_path / "results", tmp_path / "models")
 
 
-def result(places: Places, key: str, seconds: float = 100.0, protocols: Any = ("exact", "paper"), **how: Any) -> None:
+def result(
+    places: Places,
+    key: str,
+    seconds: float = 100.0,
+    protocols: Any = ("exact", "paper"),
+    metrics: Any = WHOLE,
+    **how: Any,
+) -> None:
     data, name = key.split("/")
     name, seed = name.split("-seed")
     training = {"epochs": 500, "precision": "fp32", "compile": False, "accumulate": 1, **how}
     config = {"system": name, "data": {"name": data, "batch_size": 1024}, "training": training}
     document = {
         "name": name, "seed": int(seed), "config": config, "measured": {"date": "2026-01-01"},
-        "protocols": {p: {"metrics": WHOLE, "missing": {}, "seconds": 10.0} for p in protocols},
+        "protocols": {p: {"metrics": metrics, "missing": {}, "seconds": 10.0} for p in protocols},
         "training": {"steps": 1000, "seconds": seconds, "device": device_name(CPU)},
     }  # fmt: skip
     path = places.results / f"{key}.json"
@@ -77,7 +84,10 @@ def test_a_table_is_known_by_number_and_by_name() -> None:
     ("arguments", "message"),
     [
         ({"table": "table2"}, "no table 'table2' that small images can answer"),
-        ({"table": "table1", "only": ["arcvq-vea"]}, "--only arcvq-vea: no table has such a run: did you mean"),
+        ({"table": "table1", "only": ["arcvq-vea"]}, "--only arcvq-vea: table1 has no such run: did you mean"),
+        ({"table": "ablations", "only": ["vq-vae"]}, "--only vq-vae: ablations has no such run"),
+        ({"table": "table1", "data": ["cifar"]}, "--data cifar: there is no preset for it: did you mean cifar10"),
+        ({"table": "table1", "suffix": "../bf16"}, "--suffix ../bf16: becomes part of file names"),
     ],
 )
 def test_a_wrong_name_is_told(arguments: dict[str, Any], message: str) -> None:
@@ -166,3 +176,37 @@ def test_trial_steps_tell_the_time(places: Places, tiny_settings: Callable[..., 
     assert "nowhere" in why
     assert (plan.unknown, plan.times.worker) == (1, None)
     assert not places.runs.exists()  # a plan writes nothing
+
+
+def test_quick_runs_are_measured_without_networks(places: Places) -> None:
+    (quick,) = plan_of("tuning", places, only=["tune-vq-vae-lr1e-3"]).open
+    words = quick.run.evaluate_command(places, download=True)
+    assert words[words.index("--protocol") + 1 : words.index("--metrics")] == ["exact"]
+    assert not {"lpips", "rfid", "paper", "--download"} & set(words)
+    assert all(EXPERIMENTS[run.experiment.name].quick for run in choose_runs("recipe") + choose_runs("grid"))
+    # Their time is that of their like, and so is what makes them complete.
+    assert (quick.evaluate, plan_of("table1", places).open[0].evaluate) == (10.0, 60.0)
+    result(places, "cifar10/vq-vae-seed1")
+    result(places, "cifar10/tune-vq-vae-lr1e-3-seed1", protocols=["exact"], metrics={"psnr": 20.0})
+    plan = plan_of("tuning", places, only=["tune-vq-vae-lr1e-3", "tune-vq-vae-lr2e-3"])
+    assert [planned.state for planned in plan.runs] == ["done", "to do"]
+    assert plan.open[0].evaluate == 10.0  # under one protocol
+    plan.times.learn(plan.open[0].run, 1000, 30.0, 4.0)
+    again = plan_of("tuning", places, seeds=[2], only=["tune-vq-vae-lr1e-3"])  # it knows what was learnt
+    whole = plan_of("table1", places, data=["cifar10"], seeds=[2], only=["vq-vae"])
+    assert (again.open[0].evaluate, whole.open[0].evaluate) == (4.0, 20.0)
+
+
+def test_damaged_files_are_named(places: Places) -> None:
+    file = places.results / "cifar10" / "vq-vae-seed1.json"
+    file.parent.mkdir(parents=True)
+    for text in ("{}", '{"protocols": {"exact": 1, "paper": 2}}', '{"protocols": 3}'):
+        file.write_text(text)
+        with pytest.raises(ArcvqError, match=r"vq-vae-seed1\.json: not a result of arcvq evaluate"):
+            plan_of("table1", places, data=["cifar10"])
+    file.unlink()
+    places.runs.mkdir()
+    for text in ("{}", '{"times": [{"preset": "a"}]}'):
+        (places.runs / "times.json").write_text(text)
+        with pytest.raises(ArcvqError, match=r"times\.json: not the times of a sweep"):
+            plan_of("table1", places, data=["cifar10"])

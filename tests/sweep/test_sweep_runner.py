@@ -86,10 +86,14 @@ def test_a_failure_does_not_stop_the_others(places: Places, tiny_settings: Setti
     folder = places.runs / "sample" / "vq-vae-seed1"
     folder.mkdir(parents=True)
     (folder / "mine.txt").touch()
+    (places.results / "sample" / "cvq-vae-seed1.metrics.jsonl").mkdir(parents=True)  # where its looks should go
+    archive = folder / "mine.txt" / "all.tar"
     said: list[str] = []
-    outcome = sweep(places, tiny_settings(), ["vq-vae", "arcvq-vae"], said)
+    outcome = sweep(places, tiny_settings(), ["vq-vae", "cvq-vae", "arcvq-vae"], said, archive=archive)
     assert outcome.done == ["sample/arcvq-vae-seed1"]
     assert "exists and is not a run" in outcome.failed["sample/vq-vae-seed1"]
+    assert "metrics.jsonl: is a folder" in outcome.failed["sample/cvq-vae-seed1"]
+    assert any("all.tar: cannot be written" in line for line in said)
 
 
 @pytest.mark.usefixtures("quick")

@@ -36,6 +36,12 @@ def ended(worker: Worker) -> int:
     return code
 
 
+def wait_for_steps(run: Path) -> None:
+    metrics, until = run / "metrics.jsonl", time.monotonic() + 90
+    while not (metrics.exists() and '"train"' in metrics.read_text()) and time.monotonic() < until:
+        time.sleep(0.05)
+
+
 def test_a_second_training_is_the_same_as_alone(worker: Worker, tmp_path: Path, tiny_settings: Settings) -> None:
     def words(name: str, preset: str) -> list[str]:
         return ["train", f"sample/{preset}", "--quiet", *tiny_settings(), "--out", str(tmp_path / name)]
@@ -66,10 +72,22 @@ def test_a_killed_worker_is_told(worker: Worker, tmp_path: Path, tiny_settings: 
 def test_a_training_that_is_stopped_saves(worker: Worker, tmp_path: Path, tiny_settings: Settings) -> None:
     words = ["train", "sample/vq-vae", "--quiet", *tiny_settings({"training.steps": 100_000})]
     worker.start([*words, "--out", str(tmp_path / "run")], tmp_path / "log")
-    metrics, until = tmp_path / "run" / "metrics.jsonl", time.monotonic() + 90
-    while not (metrics.exists() and '"train"' in metrics.read_text()) and time.monotonic() < until:
-        time.sleep(0.05)
+    wait_for_steps(tmp_path / "run")
     worker.stop()
     assert ended(worker) == 130
-    (saved, *_) = (tmp_path / "run" / "checkpoints").glob("step-*")
+    check_saved(tmp_path / "run")
+
+
+def test_a_training_saves_when_the_sweep_is_gone(worker: Worker, tmp_path: Path, tiny_settings: Settings) -> None:
+    words = ["train", "sample/vq-vae", "--quiet", *tiny_settings({"training.steps": 100_000})]
+    worker.start([*words, "--out", str(tmp_path / "run")], tmp_path / "log")
+    wait_for_steps(tmp_path / "run")
+    assert worker.process.stdin is not None
+    worker.process.stdin.close()  # as the death of the sweep does
+    assert ended(worker) == 130
+    check_saved(tmp_path / "run")
+
+
+def check_saved(run: Path) -> None:
+    (saved, *_) = (run / "checkpoints").glob("step-*")
     assert json.loads((saved / "state.json").read_text())["position"]["step"] > 0

@@ -35,6 +35,7 @@ def add(folder: Path) -> Callable[..., None]:
         looks: dict[float, float] | None = None,
         holdout: int | None = None,
         epochs: int = 500,
+        precision: str = "fp32",
         **protocols: Any,
     ) -> None:
         document = {
@@ -46,7 +47,7 @@ def add(folder: Path) -> Callable[..., None]:
                 for p, metrics in protocols.items()
             },
             "config": {"system": name, "name": name, "data": {"name": data, "root": f"/{seed}", "holdout": holdout},
-                       "training": {"seed": seed, "learning_rate": rate, "precision": "fp32", "epochs": epochs,
+                       "training": {"seed": seed, "learning_rate": rate, "precision": precision, "epochs": epochs,
                                     "evaluation_images": 2000}},
             "training": {"steps": 49 * epochs, "seconds": 0.18 * epochs, "device": "A GPU"},
             "measured": {"date": f"2026-01-0{seed}", "device": "A GPU"},

@@ -70,6 +70,22 @@ def test_another_precision_stands_beside(folder: Path, add: Add) -> None:
     assert rows(page, "runs", "cifar10/arcvq-vae-mine-seed1")
 
 
+def test_precisions_are_not_mixed_whatever_the_file_is_called(folder: Path, add: Add) -> None:
+    add("vq-vae", 1, exact={"psnr": 24.0})
+    add("vq-vae", 2, exact={"psnr": 26.0}, precision="bf16")
+    page = results_page(folder, None)
+    assert rows(page, "table1", "VQ-VAE", "ours, exact")[0][2:5:2] == ["1", "24.00"]
+    assert rows(page, "table1", "VQ-VAE, bf16", "ours, exact")[0][2:5:2] == ["1", "26.00"]
+    assert rows(page, "runs", "cifar10/vq-vae-seed2")
+
+
+def test_what_is_not_finite_is_not_measured(folder: Path, add: Add) -> None:
+    add("vq-vae", 0, exact={"psnr": float("nan"), "l1": 0.5}, paper={"psnr": 24.0, "l1": None})
+    page = results_page(folder, None)
+    assert "nan" not in page
+    assert rows(page, "runs", "cifar10/vq-vae-seed0")[0][2] == "not measured"
+
+
 def test_differences_are_held_against_the_spread(folder: Path, add: Add) -> None:
     add("vq-vae", 1, paper={"psnr": 24.32, "rfid": 39.671})
     for seed, psnr in ((1, 24.6), (2, 24.9)):

@@ -61,6 +61,23 @@ def test_another_precision_is_taken_where_there_is_no_other(folder: Path, add: A
     assert of_run(named(folder), "fsq") == []
 
 
+def test_only_runs_of_one_precision_are_compared(folder: Path, add: Add) -> None:
+    tune(add, "vq-vae", 21.0, 22.0, 23.0, 24.0)
+    (*_, last) = tuning("vq-vae").values()
+    add(f"{last.name}-bf16", exact={"psnr": 25.0}, looks={100.0: 25.0}, holdout=5000, epochs=100, precision="bf16")
+    assert choose(named(folder))["tuned"] == {"vq-vae": ["1e-3", "cosine"]}
+    assert "Trained in" not in block(results_page(folder, None), "tuning")
+    for run in tuning("cvq-vae").values():
+        add(f"{run.name}-bf16", exact={"psnr": 25.0}, looks={100.0: 25.0}, holdout=5000, epochs=100, precision="bf16")
+    assert block(results_page(folder, None), "tuning").endswith("Trained in bf16 and fp32.")
+    # What a cause moves, too: the other run is there in bf16 alone.
+    add("vq-vae", paper={"psnr": 24.0})
+    add("vq-vae-variance01-bf16", paper={"psnr": 25.0}, precision="bf16")
+    assert rows(results_page(folder, None), "causes", "cifar10, vq-vae")[0][5] == "not measured"
+    add("vq-vae-bf16", paper={"psnr": 24.5}, precision="bf16")
+    assert rows(results_page(folder, None), "causes", "cifar10, vq-vae")[0][5] == "+0.50"
+
+
 def test_what_is_chosen_is_run_at_every_length() -> None:
     found = budgets({"tuned": {"vq-vae": ["1e-3", "cosine"]}, "recipe": "scaffold-ema"})
     assert [run.name for run in found[:6:5]] == ["scaffold-ema-25epochs", "vq-vae-lr1e-3-cosine-25epochs"]
@@ -121,7 +138,7 @@ def test_the_tables_of_the_studies(folder: Path, add: Add) -> None:
     ranking = [line[0] for line in rows(page, "recipe")[2:]]
     assert ranking[:2] == ["**scaffold-rotation**", "scaffold-ema"]
     assert ranking[-1] == "tune-vq-vae-lr1e-3-cosine"
-    assert rows(page, "recipe", "scaffold-ema")[0][2:] == ["24.25", "24.25", "90.0%", "–"]
+    assert rows(page, "recipe", "scaffold-ema")[0][2:] == ["24.25", "24.25", "90.0%"]
     assert "Chosen: `scaffold-rotation`." in block(page, "recipe")
     assert rows(page, "grid", "α ⅓ ×", "λ 1 ×")[0][2:] == ["–", "23.00, 75.0%"]
     assert f"Not tuned yet: {', '.join(s for s in CONTENDERS if s != 'vq-vae')}." in block(page, "budgets")
@@ -168,9 +185,10 @@ def test_the_curves_are_drawn_anew_only_for_new_numbers(folder: Path, add: Add) 
 
 def test_a_broken_file_of_looks_is_named(folder: Path, add: Add) -> None:
     add("vq-vae", exact={"psnr": 24.0})
-    (folder / "cifar10" / "vq-vae-seed1.metrics.jsonl").write_text("{")
-    with pytest.raises(ArcvqError, match=r"vq-vae-seed1\.metrics\.jsonl: not a file of looks"):
-        read_results(folder)
+    for text in ("{", "3", '{"kind": "eval"}'):
+        (folder / "cifar10" / "vq-vae-seed1.metrics.jsonl").write_text(text)
+        with pytest.raises(ArcvqError, match=r"vq-vae-seed1\.metrics\.jsonl: not a file of looks"):
+            read_results(folder)
 
 
 def test_an_option_that_came_later_leaves_the_hash(folder: Path, add: Add) -> None:
@@ -192,6 +210,8 @@ def test_what_is_beyond_the_spread_is_told_cell_by_cell(folder: Path, add: Add) 
     ours = "0.8150 ± 0.0071 over 2 seeds, printed 0.8989"
     assert f"- cifar10, arcvq-vae, SSIM: {ours}: -0.0839 worse, 11.9 times the spread." in said
     assert "arcvq-vae, PSNR" not in said  # within it
+    add("arcvq-vae", 3, paper={"psnr": 24.75})
+    assert f"SSIM: {ours}: -0.0839" in block(results_page(folder, None), "off-print")  # two of three have it
 
 
 def test_what_lies_behind_the_printed_numbers(folder: Path, add: Add) -> None:

@@ -163,6 +163,11 @@ def test_a_folder_that_holds_something_else_is_refused_and_left_alone(tmp_path: 
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
+def test_what_a_kill_left_before_there_was_a_run_is_no_obstacle(tmp_path: Path, tiny_system: MakeSystem) -> None:
+    (tmp_path / ".config.yaml.12345.tmp").write_text("system: arc")
+    assert RunFolder(tmp_path).open(tiny_system())
+
+
 @pytest.mark.parametrize("content", ["system: vq-vae\ntraining: {steps: 0}\n", "system: [", "other: 1\n"])
 def test_a_folder_whose_configuration_is_damaged_is_refused(
     tmp_path: Path, tiny_system: MakeSystem, content: str

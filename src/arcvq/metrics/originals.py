@@ -23,9 +23,12 @@ NAMES = ("count", "total", "products", "root")
 _identities: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
 
 
-def cache_folder() -> Path:
-    """What can be computed again is kept here: ARCVQ_CACHE, or a folder in the home folder."""
-    return Path(os.environ.get("ARCVQ_CACHE") or Path.home() / ".cache" / "arcvq")
+def cache_folder() -> Path | None:
+    """What can be computed again is kept here: ARCVQ_CACHE, or a folder in the home folder; None for who has no home."""
+    try:
+        return Path(os.environ.get("ARCVQ_CACHE") or Path.home() / ".cache" / "arcvq")
+    except RuntimeError:
+        return None
 
 
 def originals_file(
@@ -35,7 +38,8 @@ def originals_file(
 
     None for a set that is read as it is needed: to know its images is to read them all.
     """
-    if not isinstance(images, InMemoryImages):
+    folder = cache_folder()
+    if folder is None or not isinstance(images, InMemoryImages):
         return None
     decides = {
         "images": [list(images.pixels.shape), _digest(images.pixels)],
@@ -46,14 +50,15 @@ def originals_file(
         "versions": [torch.__version__, PIL.__version__],
     }
     name = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:32]
-    return cache_folder() / "fid" / f"{name}.safetensors"
+    return folder / "fid" / f"{name}.safetensors"
 
 
 def read_originals(file: Path | None, device: torch.device) -> FeatureStatistics | None:
-    """As they were written; None when there are none or the file is damaged."""
-    if file is None or not file.is_file():
+    """As they were written; None when there are none, or none that can be read."""
+    if file is None:
         return None
     try:
+        # Not asked first whether it is there: in a folder that is not ours, that is an error.
         found = read_tensors(file, "FID's statistics")
         whole = _digest(*(found[name] for name in NAMES)) == bytes(found["digest"].tolist()).hex()
     except (ArcvqError, KeyError):
@@ -72,7 +77,7 @@ def write_originals(file: Path | None, statistics: FeatureStatistics) -> None:
         return
     values = (torch.tensor(statistics.count), statistics.total, statistics.products, statistics.covariance_root())
     digest = torch.tensor(list(bytes.fromhex(_digest(*values))), dtype=torch.uint8)
-    with suppress(ArcvqError):
+    with suppress(ArcvqError, OSError):
         write_tensors(file, {**dict(zip(NAMES, values)), "digest": digest})
 
 

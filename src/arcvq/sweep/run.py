@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from arcvq.config import nearest
 from arcvq.errors import ArcvqError
@@ -29,6 +29,8 @@ ORDER: tuple[tuple[str, tuple[int, ...]], ...] = (
     *((key, (1,)) for key in STUDIES),
 )
 PROTOCOLS = ("exact", "paper")
+# What a quick run is measured by; the rest takes most of an evaluation's time.
+QUICK = ("l1", "mse", "psnr", "ssim", "usage", "perplexity", "bits_per_image")
 PYTHON = (sys.executable, "-m", "arcvq.cli")
 
 
@@ -94,16 +96,28 @@ class Run:
             words = ["evaluate", str(self.model(places)), "--data", self.data, "--json", str(self.remeasured(places))]
         else:
             words = ["evaluate", str(self.folder(places).path), "--json", str(self.result(places))]
+        if self.experiment.quick:
+            return [*PYTHON, *words, "--protocol", "exact", "--metrics", *QUICK]
         return [*PYTHON, *words, "--protocol", *PROTOCOLS, *["--download"] * download]
 
     def state(self, places: Places) -> str:
         if self.result(places).is_file():
-            return "done" if _complete(read_json(self.result(places), "a result")) else "incomplete"
+            return "done" if self.complete(places) else "incomplete"
         if self.preset not in preset_names():
             return "not in this version"
         if self.trained(places):
             return "trained"
         return "begun" if self.folder(places).config.is_file() else "to do"
+
+    def complete(self, places: Places) -> bool:
+        """The result has all that its evaluation is to measure."""
+        protocols, metrics = (("exact",), {"psnr"}) if self.experiment.quick else (PROTOCOLS, {"lpips", "rfid"})
+        file = self.result(places)
+        try:
+            found = read_json(file, "a result")["protocols"]
+            return all(p in found and metrics <= found[p]["metrics"].keys() for p in protocols)
+        except (KeyError, TypeError, AttributeError):
+            raise ArcvqError(f"{file}: not a result of arcvq evaluate: without it, the run is measured again") from None
 
     def trained(self, places: Places) -> bool:
         """There are weights to measure: the run's own or, to complete a result, the kept model's."""
@@ -123,11 +137,18 @@ class Run:
         folder = self.folder(places)
         if not folder.metrics.is_file():
             return
-        lines = [line for line in folder.metrics.read_text("utf-8").splitlines() if json.loads(line)["kind"] == "eval"]
+        lines = [line for line in folder.metrics.read_text("utf-8").splitlines() if _is_look(line, folder.metrics)]
         write_bytes(self.looks(places), "".join(f"{line}\n" for line in lines).encode())
         if places.keep_models and self.experiment.name in SMALL["table1"].runs():
             with writing(self.model(places)) as aside:
                 shutil.copytree(folder.model, aside, dirs_exist_ok=True)
+
+
+def _is_look(line: str, file: Path) -> bool:
+    try:
+        return bool(json.loads(line)["kind"] == "eval")
+    except (ValueError, KeyError, TypeError):
+        raise ArcvqError(f"{file}: damaged: expected a JSON object in each line") from None
 
 
 def choose_runs(
@@ -140,10 +161,18 @@ def choose_runs(
     suffix: str | None = None,
 ) -> list[Run]:
     """The runs of a table, of the studies or of all, each once, in the order in which they are worth most."""
-    known = {run for each in SMALL.values() for run in each.runs()}
+    known = {run for key, _ in _parts(table, seeds) for run in SMALL[key].runs()}
+    sets = {preset.partition("/")[0] for preset in preset_names()}
+    if not known:
+        raise ArcvqError(f"{table}: nothing is chosen yet: sweep tuning and recipe, then run results/render.py")
     for name in only or ():
         if name not in known:
-            raise ArcvqError(f"--only {name}: no table has such a run{nearest(name, known)}")
+            raise ArcvqError(f"--only {name}: {table} has no such run{nearest(name, known)}")
+    for name in data or ():
+        if name not in sets:
+            raise ArcvqError(f"--data {name}: there is no preset for it{nearest(name, sets)}")
+    if suffix and not re.fullmatch(r"[\w.-]+", suffix):
+        raise ArcvqError(f"--suffix {suffix}: becomes part of file names: letters, digits, '-', '_' and '.' only")
     runs = [
         Run(name, EXPERIMENTS[run], seed, tuple(settings), suffix)
         for key, wanted in _parts(table, seeds)
@@ -153,11 +182,6 @@ def choose_runs(
         if not only or run in only
     ]
     return list(dict.fromkeys(runs))
-
-
-def _complete(document: dict[str, Any]) -> bool:
-    found = document["protocols"]
-    return all(p in found and {"lpips", "rfid"} <= found[p]["metrics"].keys() for p in PROTOCOLS)
 
 
 def _parts(table: str, seeds: Sequence[int] | None) -> Iterator[tuple[str, Sequence[int]]]:

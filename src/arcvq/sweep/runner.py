@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from arcvq.errors import Stopped
+from arcvq.errors import ArcvqError, Stopped
 from arcvq.storage import read_json
 from arcvq.sweep.archive import write_archive
 from arcvq.sweep.plan import Plan, Planned, estimate
@@ -57,7 +57,7 @@ class Job:
         lines = self.log.read_bytes()[self.begins_at :].decode("utf-8", "replace").strip().splitlines()
         if code < 0:
             return f"its process was ended by signal {-code}" + (f" after: {lines[-1]}" if lines else "")
-        return lines[-1] if lines else "it said nothing"
+        return lines[-1] if lines else "it said nothing; workers.log may"
 
 
 def run_plan(
@@ -90,8 +90,9 @@ def run_plan(
         f"in {outcome.seconds / 60:.1f} minutes" + (f", {outcome.seconds / 60 / count:.1f} a run" if count else "")
     )
     if outcome.left and not (outcome.done or outcome.failed or outcome.cut):
-        shortest = min(planned.seconds(1) or 0.0 for planned in runner.waiting) / 60
-        say(f"nothing fits: the shortest run needs {shortest:.1f} minutes; give a larger --budget, or --split")
+        known = [seconds for planned in runner.waiting if (seconds := planned.seconds(1)) is not None]
+        needs = f"the shortest run needs {min(known) / 60:.1f} minutes" if known else "no time was left for it"
+        say(f"nothing fits: {needs}; give a larger --budget, or --split")
     if signalled:
         raise Stopped("the sweep was stopped; the same command goes on")
     return outcome
@@ -159,7 +160,11 @@ class Runner:
             if job.trained_in is None:
                 self.say(f"{job.planned.run.key}: is measured")
             job.measuring = True
-            job.planned.run.keep(self.places)
+            try:
+                job.planned.run.keep(self.places)
+            except ArcvqError as error:
+                self.fail(job, str(error))
+                return
             job.start(self.worker(MEASURING), job.planned.run.evaluate_command(self.places, self.download))
 
     def worker(self, kind: Kind) -> Worker:
@@ -173,13 +178,11 @@ class Runner:
 
     def advance(self, job: Job, worker: Worker, code: int) -> None:
         """A command has ended: the next one of its run, or the run's end."""
-        run, took = job.planned.run, time.monotonic() - job.began
+        took = time.monotonic() - job.began
         job.worker = None
         if code:
             worker.wait()
-            self.jobs.remove(job)
-            self.outcome.failed[run.key] = job.last_line(code)
-            self.say(f"{run.key}: failed: {job.last_line(code)}")
+            self.fail(job, job.last_line(code))
             return
         self.idle[MEASURING if job.measuring else TRAINING].append(worker)
         if job.measuring:
@@ -188,13 +191,21 @@ class Runner:
         else:
             job.trained_in = took
 
+    def fail(self, job: Job, why: str) -> None:
+        self.jobs.remove(job)
+        self.outcome.failed[job.planned.run.key] = why
+        self.say(f"{job.planned.run.key}: failed: {why}")
+
     def finish(self, job: Job, measured_in: float) -> None:
         run = job.planned.run
         run.lay_over(self.places)
         self.outcome.done.append(run.key)
         self.measured.append(run)
         if self.archive is not None:
-            write_archive(self.archive, self.measured, self.places)
+            try:
+                write_archive(self.archive, self.measured, self.places)
+            except ArcvqError as error:
+                self.say(str(error))
         if job.planned.state != "begun" and job.trained_in is not None:  # the whole training was seen
             steps = read_json(run.folder(self.places).training, "a finished run")["steps"]
             width = min(self.plan.parallel, len(self.plan.open))

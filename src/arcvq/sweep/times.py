@@ -18,7 +18,7 @@ from arcvq.systems import System, load_system
 from arcvq.tables import EXPERIMENTS, Result
 
 # Of an evaluation nobody has timed yet.
-EVALUATE = 60.0
+EVALUATE, QUICK_EVALUATE = 60.0, 10.0
 # Of a training's time, what does not grow with its length.
 BEGIN = 10.0
 
@@ -34,6 +34,7 @@ class Time:
     train: float
     evaluate: float | None = None
     source: str = "a run of this sweep"
+    quick: bool = False  # how it was measured
 
 
 class Times:
@@ -41,8 +42,10 @@ class Times:
 
     def __init__(self, file: Path, results: Sequence[Result], device: str, *, dry_runs: bool) -> None:
         self.file, self.device, self.dry_runs = file, device, dry_runs
-        known = read_json(file, "a sweep")["times"] if file.is_file() else []
-        self.known = [Time(**entry) for entry in known]
+        try:
+            self.known = [Time(**entry) for entry in read_json(file, "a sweep")["times"]] if file.is_file() else []
+        except (KeyError, TypeError):
+            raise ArcvqError(f"{file}: not the times of a sweep: delete it, and they are taken anew") from None
         self.results = [result for result in results if result.document["training"]["device"] == device]
         self.failures: dict[tuple[str, str], str] = {}
         self.worker: Worker | None = None  # for trial steps
@@ -61,8 +64,7 @@ class Times:
                 self.device,
                 training["steps"],
                 training["seconds"],
-                _evaluation(result),
-                "results",
+                source="results",
             )
             for result in self.results
             if (training := result.document["training"]) and f"{result.data}/{_preset(result)}" == run.preset
@@ -77,9 +79,12 @@ class Times:
 
     def evaluation(self, run: Run) -> float:
         """By the same data set's other evaluations: the latest of this sweep, or the slowest of the results."""
-        own = [t.evaluate for t in self.known if t.preset.startswith(f"{run.data}/") and t.evaluate]
-        found = [s for r in self.results if r.data == run.data and (s := _evaluation(r))]
-        return own[-1] if own else max(found, default=EVALUATE)
+        quick = run.experiment.quick
+        own = [
+            t.evaluate for t in self.known if t.preset.startswith(f"{run.data}/") and t.quick == quick and t.evaluate
+        ]
+        found = [s for r in self.results if r.data == run.data and (s := _evaluation(r, quick))]
+        return own[-1] if own else max(found, default=QUICK_EVALUATE if quick else EVALUATE)
 
     def try_out(self, run: Run, how: str) -> Time | None:
         if (run.preset, how) in self.failures:
@@ -117,7 +122,7 @@ class Times:
 
     def learn(self, run: Run, steps: int, train: float, evaluate: float) -> None:
         how = _how(load_system(run.preset, run.overrides))
-        self.known.append(Time(run.preset, how, self.device, steps, train, evaluate))
+        self.known.append(Time(run.preset, how, self.device, steps, train, evaluate, quick=run.experiment.quick))
         self.save()
 
     def save(self) -> None:
@@ -154,11 +159,12 @@ def _preset(result: Result) -> str | None:
     return EXPERIMENTS[name].preset if name in EXPERIMENTS else None
 
 
-def _evaluation(result: Result) -> float | None:
-    """Only where both protocols were measured whole."""
+def _evaluation(result: Result, quick: bool) -> float | None:
+    """Only where both protocols were measured whole or, for a quick run, one without the networks."""
     protocols = result.document["protocols"]
-    whole = {"exact", "paper"} <= protocols.keys() and all("rfid" in p["metrics"] for p in protocols.values())
-    return sum(p["seconds"] for p in protocols.values()) if whole else None
+    networks = [bool({"lpips", "rfid"} & p["metrics"].keys()) for p in protocols.values()]
+    alike = networks == [False] if quick else {"exact", "paper"} <= protocols.keys() and all(networks)
+    return sum(p["seconds"] for p in protocols.values()) if alike else None
 
 
 def check_settings(run: Run) -> None:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from arcvq.storage import read_json
 from arcvq.tables.experiments import Experiment
-from arcvq.tables.results import Cell, Result, of_run
+from arcvq.tables.results import Cell, Result, alike
 from arcvq.tables.studies import CONTENDERS, RECIPE, RECIPES, tuning
 
 FILE = Path(__file__).with_name("chosen.json")
@@ -28,8 +28,9 @@ def held_out(results: list[Result]) -> Cell | None:
 
 
 def scores(named: Mapping[str, list[Result]], runs: Mapping[Key, Experiment]) -> dict[Key, Cell]:
-    """Of the runs that are measured."""
-    return {key: found for key, run in runs.items() if (found := held_out(of_run(named, run.name)))}
+    """Of the runs that are measured, all in one precision."""
+    measured = alike(named, (run.name for run in runs.values()))
+    return {key: found for key, run in runs.items() if (found := held_out(measured.get(run.name, [])))}
 
 
 def best(named: Mapping[str, list[Result]], runs: Mapping[Key, Experiment]) -> Key | None:

@@ -14,7 +14,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from arcvq.tables.chosen import choose
-from arcvq.tables.results import Result, cell, of_run
+from arcvq.tables.results import Result, alike, cell, of_run
 from arcvq.tables.studies import BUDGETS, CONTENDERS, RECIPES, budget_name, tuned_name
 
 # Enough for every contender and the recipe, and to be told apart.
@@ -41,7 +41,8 @@ def curves(named: Mapping[str, list[Result]]) -> Iterator[Curve]:
     for system in (*CONTENDERS, *([chosen["recipe"]] if "recipe" in chosen else [])):
         how = chosen["tuned"].get(system)
         name = tuned_name(system, how) if how else system
-        runs = {epochs: of_run(named, budget_name(name, epochs)) for epochs in BUDGETS}
+        measured = alike(named, (budget_name(name, epochs) for epochs in BUDGETS))
+        runs = {epochs: measured.get(budget_name(name, epochs), []) for epochs in BUDGETS}
         looked = [result for result in of_run(named, system) if result.looks]
         everything = looked + [result for results in runs.values() for result in results]
         if looked:
@@ -69,19 +70,15 @@ def main_device(named: Mapping[str, list[Result]]) -> str | None:
 
 def epoch_seconds(own: list[Result], everything: list[Result], device: str | None) -> float | None:
     """Of the fastest run of the system on the device, in the precision of `own`: the others may have shared the device."""
-    precisions = {_precision(result) for result in own}
+    precisions = {result.precision for result in own}
     found = [
         training["seconds"] / epochs
         for result in everything
         if (training := result.document["training"])["device"] == device
         and (epochs := result.epochs)
-        and _precision(result) in precisions
+        and result.precision in precisions
     ]
     return min(found, default=None)
-
-
-def _precision(result: Result) -> str:
-    return str(result.document["config"].get("training", {}).get("precision", "fp32"))
 
 
 def budget_curves(named: Mapping[str, list[Result]], before: str | None) -> str:

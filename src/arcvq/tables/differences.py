@@ -9,7 +9,7 @@ from typing import Any
 
 from arcvq.tables.chosen import choose
 from arcvq.tables.paper import TABLES, Row, Table
-from arcvq.tables.results import METRICS, Result, cell, metric_text, number, of_run, table
+from arcvq.tables.results import METRICS, Result, alike, cell, metric_text, number, of_run, table
 from arcvq.tables.rows import ABSENT, NOTHING, Grouped, printed_numbers, variants
 from arcvq.tables.studies import BUDGETS, HEAVIER, budget_name, tuned_name
 
@@ -72,10 +72,11 @@ def off_print(grouped: Grouped, printed: dict[str, Any]) -> list[str]:
                 assert found is not None
                 gap = abs(found.mean - each.numbers[metric])
                 if found.spread is None or gap > found.spread:
-                    ours = metric_text(metric, found, len(each.results))
+                    over = f"{found.seeds} seeds" if found.seeds > 1 else "one seed"
+                    ours = f"{metric_text(metric, found, found.seeds)} over {over}"
                     beyond = f", {gap / found.spread:.1f} times the spread" if found.spread else ""
                     lines.append(
-                        f"- {name}, {METRICS[metric][0]}: {ours} over {len(each.results)} seeds, "
+                        f"- {name}, {METRICS[metric][0]}: {ours}, "
                         f"printed {number(metric, each.numbers[metric])}: {sign} {word}{beyond}."
                     )
     return lines or ["Nothing is off by more than the spread."]
@@ -222,7 +223,9 @@ def moves(data: str, named: dict[str, list[Result]], run: str, cause: str) -> fl
 
 
 def _step(named: dict[str, list[Result]], run: str, other: str) -> float | str:
-    before, after = (cell(of_run(named, name), "paper", "psnr") for name in (run, other))
+    """Between runs of one precision."""
+    both = alike(named, (run, other))
+    before, after = (cell(both.get(name, []), "paper", "psnr") for name in (run, other))
     return after.mean - before.mean if before and after else ABSENT
 
 

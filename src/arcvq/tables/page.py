@@ -168,20 +168,20 @@ def every_run(grouped: Grouped) -> list[str]:
     ]
     rows = []
     for data, named in grouped.items():
-        for name, results in named.items():
+        for results in named.values():
             for result in results:
                 document = result.document
                 training, exact = document["training"], result.metrics("exact") or {}
                 how = document["config"].get("training", {})
                 rows.append(
                     [
-                        f"{data}/{name}-seed{result.seed}",
+                        f"{data}/{document['name']}-seed{result.seed}",
                         ", ".join(document["protocols"]),
                         number("psnr", exact["psnr"]) if "psnr" in exact else ABSENT,
                         f"{training['steps']:,}",
                         f"{training['seconds'] / 60:.1f}",
                         training["device"],
-                        f"{how.get('precision', 'fp32')}{', compiled' * bool(how.get('compile'))}",
+                        f"{result.precision}{', compiled' * bool(how.get('compile'))}",
                         document["measured"]["date"],
                         f"`{result.config_hash}`",
                     ]

@@ -39,7 +39,13 @@ class Result:
 
     @property
     def name(self) -> str:
-        return str(self.document["name"])
+        """With the precision, whether the file says it or not: means are over runs that were computed alike."""
+        name, precision = str(self.document["name"]), self.precision
+        return name if precision not in PRECISIONS or name.endswith(f"-{precision}") else f"{name}-{precision}"
+
+    @property
+    def precision(self) -> str:
+        return str(self.document["config"].get("training", {}).get("precision", "fp32"))
 
     @property
     def seed(self) -> int:
@@ -68,8 +74,15 @@ class Result:
         return psnr if psnr is not None and math.isfinite(psnr) else None
 
     def metrics(self, protocol: str) -> dict[str, float] | None:
+        """What is not a finite number is not a measurement."""
         measured = self.document["protocols"].get(protocol)
-        return None if measured is None else measured["metrics"]
+        if measured is None:
+            return None
+        return {
+            name: value
+            for name, value in measured["metrics"].items()
+            if isinstance(value, (int, float)) and math.isfinite(value)
+        }
 
 
 @dataclass(frozen=True)
@@ -96,7 +109,9 @@ def read_results(folder: Path) -> list[Result]:
     for path in sorted(folder.glob("*/*-seed*.json")):
         document = read_json(path, "a result")
         lacking = [
-            key for key in ("name", "seed", "protocols", "config", "training", "measured") if not document.get(key)
+            key
+            for key in ("name", "seed", "protocols", "config", "training", "measured")
+            if document.get(key) in (None, "", {})
         ]
         if lacking:
             raise ArcvqError(f"{path}: not a result of arcvq evaluate: {lacking[0]} is missing")
@@ -109,9 +124,14 @@ def read_looks(path: Path) -> tuple[dict[str, Any], ...]:
     if not path.is_file():
         return ()
     try:
-        return tuple(json.loads(line) for line in path.read_text("utf-8").splitlines())
-    except ValueError:
-        raise ArcvqError(f"{path}: not a file of looks along a training: expected a JSON object in each line") from None
+        looks = tuple(json.loads(line) for line in path.read_text("utf-8").splitlines())
+        if all({"epoch", "psnr"} <= look.keys() for look in looks):
+            return looks
+    except (ValueError, AttributeError):
+        pass
+    raise ArcvqError(
+        f"{path}: not a file of looks along a training: expected a JSON object with epoch and psnr in each line"
+    )
 
 
 def read_printed(folder: Path) -> dict[str, Any]:
@@ -127,16 +147,28 @@ def group(results: Iterable[Result]) -> dict[str, dict[str, list[Result]]]:
     return found
 
 
+def alike(named: Mapping[str, list[Result]], runs: Iterable[str]) -> dict[str, list[Result]]:
+    """Results of runs that are compared with one another, by run and all in one precision: that which most of them have."""
+    wanted = list(runs)
+    ends = ("", *(f"-{precision}" for precision in PRECISIONS))
+    return max(({run: named[run + end] for run in wanted if run + end in named} for end in ends), key=len)
+
+
 def of_run(named: Mapping[str, list[Result]], run: str) -> list[Result]:
     """A run's results; if there are none, those of the same run in another precision."""
-    names = (run, *(f"{run}-{precision}" for precision in PRECISIONS))
-    return next((named[name] for name in names if name in named), [])
+    return alike(named, [run]).get(run, [])
+
+
+def precision_note(results: Iterable[Result]) -> list[str]:
+    """A line where runs that stand together were not all computed in fp32."""
+    found = sorted({result.precision for result in results})
+    return ["", f"Trained in {' and '.join(found)}."] if found and found != ["fp32"] else []
 
 
 def cell(results: Iterable[Result], protocol: str, metric: str) -> Cell | None:
-    """Over the seeds that have this number; one that is not finite is not a measurement."""
+    """Over the seeds that have this number."""
     measured = [metrics for result in results if (metrics := result.metrics(protocol)) is not None]
-    return Cell.of([m[metric] for m in measured if metric in m and math.isfinite(m[metric])])
+    return Cell.of([m[metric] for m in measured if metric in m])
 
 
 def number(metric: str, value: float) -> str:

@@ -39,7 +39,8 @@ def learning_name(rate: str, schedule: str) -> str:
 def tuning(system: str) -> dict[tuple[str, str], Experiment]:
     """Rate and schedule → the run that tries them."""
     return {
-        how: Experiment(f"tune-{system}-{learning_name(*how)}", system, (*SHORT, *learning(*how))) for how in LEARNING
+        how: Experiment(f"tune-{system}-{learning_name(*how)}", system, (*SHORT, *learning(*how)), quick=True)
+        for how in LEARNING
     }
 
 
@@ -75,6 +76,7 @@ GRID = [
         grid_name(growth, decay, rate),
         "arcvq-vae",
         (*SHORT, *learning(rate, "cosine"), *in_fractions(MULTIPLES[growth] * PAPER_GROWTH, MULTIPLES[decay] * PAPER_DECAY)),
+        quick=True,
     )
     for growth, decay, rate in product(MULTIPLES, MULTIPLES, GRID_RATES)
 ]  # fmt: skip
@@ -122,7 +124,10 @@ CANDIDATES = [
     _candidate("no-ball", "control: without ball", EUCLIDEAN, "--quantizer.ball=null", *FAST[2:]),
 ]  # fmt: skip
 RECIPES = {candidate.name: candidate for candidate in CANDIDATES}
-RECIPE = [Experiment(f"recipe-{each.name}", each.preset, (*each.settings, *SHORT), each.says) for each in CANDIDATES]
+RECIPE = [
+    Experiment(f"recipe-{each.name}", each.preset, (*each.settings, *SHORT), each.says, quick=True)
+    for each in CANDIDATES
+]
 
 
 # ---- quality against training time --------------------------------------------------------------------------------------

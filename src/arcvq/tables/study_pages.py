@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from arcvq.tables.chosen import best, choose, held_out, recipe_runs, scores
-from arcvq.tables.results import Result, cell, metric_text, number, of_run, table
+from arcvq.tables.results import Result, alike, cell, metric_text, number, of_run, precision_note, table
 from arcvq.tables.rows import NOTHING, Grouped
 from arcvq.tables.studies import (
     BUDGETS,
     CONTENDERS,
+    GRID,
     GRID_RATES,
     LEARNING,
     MULTIPLES,
@@ -28,13 +29,14 @@ TIMES = {"third": "⅓ ×", "same": "1 ×", "triple": "3 ×"}
 
 def tuning_page(grouped: Grouped, _: dict[str, Any]) -> list[str]:
     """A row per system, a column per rate and schedule; what is chosen is bold."""
-    named, rows = grouped.get(DATA, {}), []
+    named, rows, shown = grouped.get(DATA, {}), [], []
     for system in CONTENDERS:
         runs = tuning(system)
+        shown += [r for results in alike(named, (run.name for run in runs.values())).values() for r in results]
         found, chosen = scores(named, runs), best(named, runs)
         cells = [_bold(number("psnr", found[how].mean), how == chosen) if how in found else NOTHING for how in LEARNING]
         rows.append([system, *cells, ", ".join(chosen) if chosen else f"open, {len(found)} of {len(runs)} measured"])
-    return table(["system", *(", ".join(how) for how in LEARNING), "chosen"], rows)
+    return [*table(["system", *(", ".join(how) for how in LEARNING), "chosen"], rows), *precision_note(shown)]
 
 
 def recipe_page(grouped: Grouped, _: dict[str, Any]) -> list[str]:
@@ -42,16 +44,19 @@ def recipe_page(grouped: Grouped, _: dict[str, Any]) -> list[str]:
     named, runs = grouped.get(DATA, {}), recipe_runs()
     found, chosen = scores(named, runs), best(named, runs)
     ranked = sorted(runs, key=lambda name: -found[name].mean if name in found else 0.0)
+    measured = alike(named, (run.name for run in runs.values()))
     rows = [
-        [_bold(name, name == chosen), RECIPES[name].says, *short_cells(of_run(named, runs[name].name))]
+        [_bold(name, name == chosen), RECIPES[name].says, *short_cells(measured.get(runs[name].name, []))]
         for name in ranked
     ]
     rivals = {run.name: score for system in CONTENDERS for run, score in _best_of(grouped, system)}
     nearest = sorted(rivals, key=lambda name: -rivals[name])[:3]
-    rows += [[name, "a tuned rival", *short_cells(of_run(named, name))] for name in nearest]
-    headings = ["candidate", "what it is", "PSNR, held out", "PSNR, exact", "usage", "rFID, paper"]
+    rivals_measured = {name: of_run(named, name) for name in nearest}
+    rows += [[name, "a tuned rival", *short_cells(results)] for name, results in rivals_measured.items()]
+    note = precision_note(r for results in (*measured.values(), *rivals_measured.values()) for r in results)
+    headings = ["candidate", "what it is", "PSNR, held out", "PSNR, exact", "usage"]
     settled = f"Chosen: `{chosen}`." if chosen else f"Open: {len(found)} of {len(runs)} candidates measured."
-    return [*table(headings, rows, left=2), "", settled]
+    return [*table(headings, rows, left=2), "", settled, *note]
 
 
 def _best_of(grouped: Grouped, system: str) -> list[tuple[Any, float]]:
@@ -62,21 +67,21 @@ def _best_of(grouped: Grouped, system: str) -> list[tuple[Any, float]]:
 
 def short_cells(results: list[Result]) -> list[str]:
     found = held_out(results)
-    shown = (("exact", "psnr"), ("exact", "usage"), ("paper", "rfid"))
-    cells = [metric_text(metric, cell(results, protocol, metric), len(results), NOTHING) for protocol, metric in shown]
+    cells = [metric_text(metric, cell(results, "exact", metric), len(results), NOTHING) for metric in ("psnr", "usage")]
     return [metric_text("psnr", found, len(results), NOTHING), *cells]
 
 
 def grid_page(grouped: Grouped, _: dict[str, Any]) -> list[str]:
     """Multiples of the paper's α·T and λ·T."""
-    named = grouped.get(DATA, {})
+    measured = alike(grouped.get(DATA, {}), (run.name for run in GRID))
     rows = [
         [f"α {TIMES[growth]}", f"λ {TIMES[decay]}"]
-        + [_psnr_and_usage(of_run(named, grid_name(growth, decay, rate))) for rate in GRID_RATES]
+        + [_psnr_and_usage(measured.get(grid_name(growth, decay, rate), [])) for rate in GRID_RATES]
         for growth in MULTIPLES
         for decay in MULTIPLES
     ]
-    return table(["α·T", "λ·T", *(f"rate {rate}" for rate in GRID_RATES)], rows, left=2)
+    note = precision_note(result for results in measured.values() for result in results)
+    return [*table(["α·T", "λ·T", *(f"rate {rate}" for rate in GRID_RATES)], rows, left=2), *note]
 
 
 def _psnr_and_usage(results: list[Result]) -> str:
@@ -89,10 +94,12 @@ def budgets_page(grouped: Grouped, printed: dict[str, Any]) -> list[str]:
     named, chosen = grouped.get(DATA, {}), choose(grouped.get(DATA, {}))
     tuned = [tuned_name(system, how) for system, how in chosen["tuned"].items()]
     names = [*tuned, *([chosen["recipe"]] if "recipe" in chosen else [])]
-    at = {(name, epochs): of_run(named, budget_name(name, epochs)) for name in names for epochs in BUDGETS}
+    measured = alike(named, (budget_name(name, epochs) for name in names for epochs in BUDGETS))
+    at = {(name, epochs): measured.get(budget_name(name, epochs), []) for name in names for epochs in BUDGETS}
     rows = [[name, *(_budget_cell(at[name, epochs]) for epochs in BUDGETS)] for name in names]
     untuned = [system for system in CONTENDERS if system not in chosen["tuned"]]
-    lines = [*table(["system", *(f"{epochs} epochs" for epochs in BUDGETS)], rows), ""] if rows else []
+    lines = table(["system", *(f"{epochs} epochs" for epochs in BUDGETS)], rows) if rows else []
+    lines += [*precision_note(result for results in at.values() for result in results), ""]
     lines += [f"Not tuned yet: {', '.join(untuned)}.", ""] if untuned else []
     if "recipe" not in chosen:
         return [*lines, "No recipe is chosen yet."]

@@ -43,7 +43,9 @@ class RunFolder:
                 )
             return False
         try:
-            if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            if self.path.exists() and (
+                not self.path.is_dir() or not all(map(self.left_by_a_kill, self.path.iterdir()))
+            ):
                 raise ArcvqError(f"{self.path}: exists and is not a run: choose another --out")
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -51,6 +53,10 @@ class RunFolder:
         text = yaml.safe_dump(_plain(to_dict(system)), sort_keys=False, allow_unicode=True)
         write_bytes(self.config, text.encode())
         return True
+
+    def left_by_a_kill(self, path: Path) -> bool:
+        """A config.yaml that was never whole: there is no run yet."""
+        return path.name.startswith(f".{self.config.name}.")
 
     def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
