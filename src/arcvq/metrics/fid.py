@@ -73,6 +73,8 @@ def fid_network(*, device: torch.device | str = "cpu", download: bool = False) -
         network = InceptionNetwork()
     fill(network, {key: value for key, value in state.items() if not key.startswith("fc.")}, source)
     network.requires_grad_(False).eval().to(device)
+    if torch.device(device).type == "cpu":  # its convolutions are faster this way round
+        network.to(memory_format=torch.channels_last)
     return network
 
 
