@@ -5,7 +5,7 @@ import torch
 from torch.library import opcheck
 
 from arcvq import VQ, functional
-from arcvq.functional import kernels
+from arcvq.functional import sum_kernels
 from arcvq.functional.tilings import FEW_CODES
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -38,7 +38,7 @@ def check(sums: torch.Tensor, values: torch.Tensor, tokens: torch.Tensor) -> Non
 @pytest.mark.parametrize("shape", SHAPES)
 def test_sums_equal_float64(shape: tuple[int, int, int], few: int) -> None:
     values, tokens = case(*shape)
-    check(kernels.token_sums(values, tokens, shape[1], few=few), values, tokens)
+    check(sum_kernels.token_sums(values, tokens, shape[1], few=few), values, tokens)
 
 
 @WAYS
@@ -46,7 +46,7 @@ def test_sums_equal_float64(shape: tuple[int, int, int], few: int) -> None:
 def test_one_code_may_take_all_tokens_or_none(token: int, few: int) -> None:
     values, tokens = case(333, 70, 20)
     tokens.fill_(token)
-    check(kernels.token_sums(values, tokens, 70, few=few), values, tokens)
+    check(sum_kernels.token_sums(values, tokens, 70, few=few), values, tokens)
     assert functional.token_counts(tokens, 70, "triton").tolist() == [333 * (code == token) for code in range(70)]
 
 
@@ -69,14 +69,14 @@ def test_a_code_may_go_on_over_many_blocks_of_sorted_tokens(tokens_on: int) -> N
 def test_values_of_any_size(magnitudes: tuple[int, int], few: int) -> None:
     values, tokens = case(300, 40, 8)
     values *= torch.logspace(*magnitudes, 300, device=DEVICE)[torch.randperm(300)][:, None]
-    check(kernels.token_sums(values, tokens, 40, few=few), values, tokens)
+    check(sum_kernels.token_sums(values, tokens, 40, few=few), values, tokens)
 
 
 @WAYS
 def test_a_single_value_keeps_all_its_bits(few: int) -> None:
     values, _ = case(100, 1, 8)
     tokens = torch.randperm(100, device=DEVICE)
-    sums = kernels.token_sums(values, tokens, 100, few=few)
+    sums = sum_kernels.token_sums(values, tokens, 100, few=few)
     torch.testing.assert_close(sums[tokens], values, rtol=2**-23, atol=0)
 
 
@@ -85,14 +85,14 @@ def test_a_single_value_keeps_all_its_bits(few: int) -> None:
 def test_half_values_are_summed_in_float32(dtype: torch.dtype, few: int) -> None:
     values, tokens = case(200, 7, 12)
     values = values.to(dtype)
-    check(kernels.token_sums(values, tokens, 7, few=few), values, tokens)
+    check(sum_kernels.token_sums(values, tokens, 7, few=few), values, tokens)
 
 
 @WAYS
 def test_padding_may_hold_anything(few: int) -> None:
     values, tokens = case(100, 7, 12)
     values[tokens < 0] = float("nan")
-    check(kernels.token_sums(values, tokens, 7, few=few), values, tokens)
+    check(sum_kernels.token_sums(values, tokens, 7, few=few), values, tokens)
 
 
 @WAYS
@@ -102,7 +102,7 @@ def test_a_token_beyond_the_codes_falls_on_none(few: int, monkeypatch: pytest.Mo
     monkeypatch.setattr(
         torch, "zeros", lambda codes, *_, **__: room[:codes]
     )  # what is written beyond the sums would show
-    sums = kernels.token_sums(values, torch.where(tokens > 5, tokens + 20, tokens), 6, few=few)
+    sums = sum_kernels.token_sums(values, torch.where(tokens > 5, tokens + 20, tokens), 6, few=few)
     monkeypatch.undo()
     check(sums, values, torch.where(tokens > 5, -1, tokens))
     assert not room[6:].any()
@@ -112,7 +112,7 @@ def test_a_token_beyond_the_codes_falls_on_none(few: int, monkeypatch: pytest.Mo
 
 def test_the_tokens_are_split_among_programs_without_losing_any() -> None:
     values, tokens = case(1500, 150, 8)
-    whole, parts = (kernels.token_sums(values, tokens, 150, splits=splits) for splits in (1, 7))
+    whole, parts = (sum_kernels.token_sums(values, tokens, 150, splits=splits) for splits in (1, 7))
     torch.testing.assert_close(parts, whole, rtol=1e-5, atol=1e-5)
 
 

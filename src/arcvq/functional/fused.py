@@ -115,16 +115,16 @@ def _(queries: Tensor, keys: Tensor, bias: Tensor | None) -> Tensor:
 
 @_there
 def _sums(values: Tensor, tokens: Tensor, codebook_size: int) -> Tensor:
-    from arcvq.functional import kernels
+    from arcvq.functional import sum_kernels
 
-    return kernels.token_sums(values, tokens, codebook_size)
+    return sum_kernels.token_sums(values, tokens, codebook_size)
 
 
 @_there
 def _counts(tokens: Tensor, codebook_size: int) -> Tensor:
-    from arcvq.functional import kernels
+    from arcvq.functional import sum_kernels
 
-    return kernels.token_counts(tokens, codebook_size)
+    return sum_kernels.token_counts(tokens, codebook_size)
 
 
 _sums_operator = torch.library.custom_op("arcvq::fused_token_sums", _sums, mutates_args=())
