@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from arcvq.functional.kernels import _cdiv, _power_of_two, _rows, _split
-from arcvq.functional.tilings import FEW_CODES, SUMS, Tiling
+from arcvq.functional.tilings import SUMS, Tiling, few_codes
 
 # Programs, as many as a large GPU runs at once and no more, because each leaves sums to be added up; and
 # tokens to a program at most, because tensor cores cut off what a running sum has no room for.
@@ -134,7 +134,7 @@ def token_sums(
     tokens: Tensor,
     code_count: int,
     tiling: Tiling = SUMS,
-    few: int = FEW_CODES,
+    few: int | None = None,
     splits: int | None = None,
 ) -> Tensor:
     """The sum of the values (N, D) that fell on each code: (K, D) float32. Tokens that are no code's fall on none.
@@ -144,7 +144,7 @@ def token_sums(
     if not values.numel():
         return torch.zeros(code_count, values.shape[1], dtype=torch.float32, device=values.device)
     values, tokens = values.contiguous(), tokens.contiguous()
-    if code_count > few:
+    if code_count > (few_codes(values.shape[1]) if few is None else few):
         return _sums_in_order(values, tokens, code_count)
     (count, width), piece = values.shape, 64
     codes = min(tiling.rows, max(16, _power_of_two(code_count)))
