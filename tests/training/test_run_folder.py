@@ -58,6 +58,13 @@ def test_every_step_that_was_asked_for_is_logged_once_and_in_order(trained_run: 
     assert [line["step"] for line in lines] == sorted(line["step"] for line in lines)
 
 
+def test_every_line_tells_how_long_the_run_has_taken(trained_run: Path) -> None:
+    seconds = [line["seconds"] for line in read_lines(trained_run)]
+    assert seconds == sorted(seconds)
+    assert seconds[0] > 0
+    assert seconds[-1] <= json.loads((trained_run / "training.json").read_text())["seconds"]
+
+
 def test_a_training_line_has_every_term_and_they_add_up(trained_run: Path) -> None:
     for line in read_lines(trained_run):
         if line["kind"] == "train":

@@ -138,7 +138,7 @@ class TrainingRun:
             self.run.sweep()
             self.run.forget_after(self.position.step if found else -1)
         self.monitor.first_step = self.position.step
-        self.began = time.perf_counter() - self.position.seconds
+        self.began = self.monitor.began = time.perf_counter() - self.position.seconds
 
     def play(self, signalled: list[int], stop_after: int | None) -> None:
         """Every stage, every batch; looking, saving and stopping in between."""

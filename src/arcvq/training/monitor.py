@@ -23,6 +23,7 @@ class Monitor:
     def __init__(self, run: RunFolder, total_steps: int, *, active: bool, quiet: bool = False) -> None:
         self.active, self.run = active, run
         self.first_step = 0  # a resumed run's: TensorBoard forgets what came after it
+        self.began = time.perf_counter()  # a resumed run's: earlier, by what it took before
         console = Console(stderr=True)
         self._lines = active and not quiet and not console.is_terminal
         self._console = console
@@ -110,6 +111,7 @@ class Monitor:
     def _write(self, record: dict[str, Any]) -> None:
         if not self.active:
             return
+        record["seconds"] = time.perf_counter() - self.began
         try:
             self._file.write(json.dumps(record, allow_nan=False).encode() + b"\n")
             self._file.flush()
