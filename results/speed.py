@@ -50,7 +50,7 @@ def _sizes(document: dict[str, Any]) -> list[str]:
         for size in sizes:
             here = {row["name"]: row for row in own if (row["tokens"], row["codes"], row["width"]) == size}
             fastest = min((row["milliseconds"] for row in here.values() if "milliseconds" in row), default=None)
-            cells = [_cell(here[name], fastest) for name in names]
+            cells = [_cell(here.get(name), fastest) for name in names]
             lines.append("| " + " | ".join(f"{number:,}" for number in size) + " | " + " | ".join(cells) + " |")
         lines.append("")
         reasons = dict.fromkeys(f"{row['name']}: {row['missing']}" for row in own if "missing" in row)
@@ -69,8 +69,9 @@ def _limits(limits: dict[str, dict[str, float]]) -> list[str]:
     return [text + (f"; the data sheet says {said(limits['data_sheet'])}." if "data_sheet" in limits else "."), ""]
 
 
-def _cell(row: dict[str, Any], fastest: float | None) -> str:
-    if "missing" in row:
+def _cell(row: dict[str, Any] | None, fastest: float | None) -> str:
+    """Nothing where a contender was not asked for, or could not."""
+    if row is None or "missing" in row:
         return "–"
     time = f"{row['milliseconds']:.3g}" if row["milliseconds"] < 100 else f"{row['milliseconds']:,.0f}"
     time = f"**{time}**" if row["milliseconds"] == fastest else time
