@@ -26,7 +26,7 @@ from arcvq.tables import (
 )
 from arcvq.tables.curves import budget_curves
 from arcvq.tables.page import image_count
-from arcvq.tables.results import PRECISIONS, cell, number, table
+from arcvq.tables.results import PRECISIONS, cell, number, of_run, table
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
@@ -102,7 +102,7 @@ def _cells(results: list[Result], protocol: str) -> list[str]:
 
 
 def preset_line(data: str, name: str, found: dict[str, dict[str, list[Result]]]) -> str:
-    results = found.get(data, {}).get(name)
+    results = of_run(found.get(data, {}), name)
     if not results:
         return f"{EXPECT}not yet."
     parts = []
@@ -112,7 +112,7 @@ def preset_line(data: str, name: str, found: dict[str, dict[str, list[Result]]])
         numbers = ", ".join(f"{METRICS[m][0]} {number(m, metrics[m])}" for m in shown if m in metrics)
         parts.append(f"seed {result.seed}: {numbers}")
     # No seconds: these trainings shared their device with others.
-    return f"{EXPECT}{'; '.join(parts)}; protocol exact; {devices(results)}."
+    return f"{EXPECT}{'; '.join(parts)}; protocol exact; trained in {results[0].precision} on {devices(results)}."
 
 
 def documents() -> dict[Path, str]:
