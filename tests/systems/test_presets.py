@@ -111,6 +111,7 @@ def test_a_preset_is_what_its_path_says(preset: str) -> None:
     assert (system.objective.reconstruction, system.objective.normalise) == ("mse", "variance")
     # The sample's runs are too short for the paper's learning rate.
     assert (system.training.learning_rate, system.training.seed) == (1e-3 if data == "sample" else 3e-4, 1)
+    assert system.training.gradient_clip == (1.0 if name == "hvq-vae" else None)
 
 
 @pytest.mark.parametrize("preset", TABLE)
