@@ -198,9 +198,8 @@ def build_parser() -> argparse.ArgumentParser:
     sub.add_argument(
         "--parallel",
         type=_positive,
-        default=1,
         metavar="N",
-        help="runs at a time (default: 1; a captured training fills a GPU)",
+        help="trainings at a time (default: 3 on a GPU where MPS can be had, which is then started, if so many are to train; else 1)",
     )
     sub.add_argument("--budget", type=float, metavar="MINUTES", help="start no run that cannot end in time; stop then")
     sub.add_argument(

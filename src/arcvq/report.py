@@ -150,7 +150,7 @@ def print_plan(plan: Plan) -> None:
     more = f", and {plan.unknown} of unknown length" if plan.unknown else ""
     print(
         f"{len(plan.open)} to run, {done} done, {absent} not in this version; about {plan.seconds / 60:.1f} minutes{more}, "
-        f"{plan.parallel} at a time, on {plan.device}"
+        f"{plan.parallel} at a time{' under MPS' * plan.mps}, on {plan.device}"
     )
     lacking = sum(planned.state == "incomplete" and not planned.open for planned in plan.runs)
     if lacking:

@@ -56,6 +56,16 @@ def test_a_second_training_is_the_same_as_alone(worker: Worker, tmp_path: Path, 
     assert worker.process.poll() is None
 
 
+def test_it_has_the_environment_it_is_given(tmp_path: Path) -> None:
+    (tmp_path / "noting.py").write_text("import os; open(os.environ['NOTE'], 'w').write('here')")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    made = Worker(["noting"], tmp_path / "workers.log", {"PYTHONPATH": path, "NOTE": str(tmp_path / "note")})
+    assert made.process.stdin is not None
+    made.process.stdin.close()
+    made.wait()
+    assert (tmp_path / "note").read_text() == "here"
+
+
 def test_a_failure_is_told_and_is_the_last(worker: Worker, tmp_path: Path) -> None:
     assert outcome(worker, ["train", "sample/nothing", "--out", str(tmp_path / "run")], tmp_path / "log") == 2
     assert "unknown preset" in (tmp_path / "log").read_text()

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from arcvq.sweep.run import Places, Run, choose_runs
+from arcvq.sweep.sharing import mps_available
 from arcvq.sweep.times import Time, Times, check_settings
 from arcvq.systems import preset_names
 from arcvq.tables import read_results
@@ -16,6 +17,8 @@ from arcvq.training import RunFolder
 from arcvq.training.checkpoint import checkpoints, read_position
 from arcvq.training.environment import device_name
 
+# Trainings that share a device under MPS unless told; `arcvq bench --suite packing` says what others would do.
+TOGETHER = 3
 FINISHED = ("done", "incomplete", "not in this version")
 
 
@@ -29,6 +32,7 @@ class Planned:
     evaluate: float = 0.0
     source: str = ""
     completes: bool = False  # an incomplete result is to be completed
+    trained: bool = False  # only to be measured
 
     @property
     def open(self) -> bool:
@@ -46,6 +50,8 @@ class Plan:
     times: Times
     device: str
     parallel: int
+    asked: bool = True  # for so many at a time
+    mps: bool = False
 
     @property
     def open(self) -> list[Planned]:
@@ -54,6 +60,15 @@ class Plan:
     @property
     def unknown(self) -> int:
         return sum(planned.train is None for planned in self.open)
+
+    @property
+    def to_train(self) -> int:
+        return sum(not planned.trained for planned in self.open)
+
+    @property
+    def at_a_time(self) -> int:
+        """Trainings that share the device."""
+        return max(1, min(self.parallel, self.to_train))
 
     @property
     def seconds(self) -> float:
@@ -71,6 +86,7 @@ class Plan:
         return {
             "device": self.device,
             "parallel": self.parallel,
+            "mps": self.mps,
             "seconds": self.seconds,
             "unknown": self.unknown,
             "runs": [
@@ -98,18 +114,24 @@ def make_plan(
     suffix: str | None = None,
     complete: bool = False,
     device: torch.device,
-    parallel: int = 1,
+    parallel: int | None = None,
     dry_runs: bool = True,
 ) -> Plan:
+    """`parallel` trainings at a time; by default as many as pay, which without MPS is one."""
     runs = choose_runs(table, data=data, seeds=seeds, only=only, settings=settings, suffix=suffix)
     planned = [Planned(run, run.state(places)) for run in runs]
     for each in planned:
         each.completes = complete and each.state == "incomplete" and each.run.preset in preset_names()
+        each.trained = each.run.trained(places)
         if each.open:
             check_settings(each.run)
     results = read_results(places.results) if places.results.is_dir() else []
     times = Times(places.runs / "times.json", results, device_name(device), dry_runs=dry_runs)
-    plan = Plan(planned, places, times, device_name(device), parallel)
+    plan = Plan(planned, places, times, device_name(device), parallel or 1, asked=parallel is not None)
+    if mps_available(device):
+        if not plan.asked and plan.to_train >= TOGETHER:
+            plan.parallel = TOGETHER
+        plan.mps = plan.at_a_time > 1
     try:
         for each in plan.open:
             estimate(each, times, places)
@@ -120,7 +142,7 @@ def make_plan(
 
 def estimate(planned: Planned, times: Times, places: Places) -> None:
     planned.evaluate = times.evaluation(planned.run)
-    if planned.run.trained(places):
+    if planned.trained:
         planned.train, planned.source = 0.0, "its weights"
         return
     found = times.find(planned.run)

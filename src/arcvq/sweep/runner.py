@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from arcvq.storage import read_json
 from arcvq.sweep.archive import write_archive
 from arcvq.sweep.plan import Plan, Planned, estimate
 from arcvq.sweep.run import PYTHON, Run
+from arcvq.sweep.sharing import mps
 from arcvq.sweep.workers import MEASURING, POLL, TRAINING, Worker
 from arcvq.training.interruption import stop_signals
 
@@ -72,11 +73,13 @@ def run_plan(
     """`budget` in minutes: a run that cannot end in time is not started (with `split`, it is), and what still runs then is
     told to save and stop. Runs go on where they were left, so the same call finishes the rest. `archive` is a tar file of what
     this call has measured, written anew with every run."""
-    runner = Runner(plan, download, archive, say)
     plan.times.save()
     deadline = None if budget is None else time.monotonic() + 60 * budget
     began = time.monotonic()
-    with stop_signals() as signalled:
+    with stop_signals() as signalled, mps(plan.mps, say) as environment:
+        if plan.mps and not environment and not plan.asked:
+            plan.parallel = 1
+        runner = Runner(plan, download, archive, say, environment)
         try:
             runner.work(deadline, split, signalled)
         finally:
@@ -99,8 +102,16 @@ def run_plan(
 
 
 class Runner:
-    def __init__(self, plan: Plan, download: bool, archive: Path | None, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        download: bool,
+        archive: Path | None,
+        say: Callable[[str], None],
+        environment: Mapping[str, str],
+    ) -> None:
         self.plan, self.places, self.download, self.archive, self.say = plan, plan.places, download, archive, say
+        self.environment = environment  # of its workers, beside the sweep's own
         self.measured: list[Run] = []
         self.waiting = list(plan.open)
         self.jobs: list[Job] = []
@@ -174,7 +185,7 @@ class Runner:
             if worker.process.poll() is None:
                 return worker
             worker.wait()
-        return Worker(kind, self.places.runs / "workers.log")
+        return Worker(kind, self.places.runs / "workers.log", self.environment)
 
     def advance(self, job: Job, worker: Worker, code: int) -> None:
         """A command has ended: the next one of its run, or the run's end."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import select
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,7 +20,7 @@ MEASURING = ("arcvq.training", "lpips", "torch_fidelity")
 class Worker:
     """One process of `arcvq.worker`. A job that fails, or kills it, is its last."""
 
-    def __init__(self, modules: Sequence[str], log: Path) -> None:
+    def __init__(self, modules: Sequence[str], log: Path, environment: Mapping[str, str] | None = None) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as file:
             # A group of its own: Ctrl-C comes to the sweep alone, which then tells its workers.
@@ -29,6 +30,7 @@ class Worker:
                 stdout=subprocess.PIPE,
                 stderr=file,
                 bufsize=0,
+                env={**os.environ, **(environment or {})},
                 process_group=0,
             )
 
