@@ -29,15 +29,17 @@ def result(
     seconds: float = 100.0,
     protocols: Any = ("exact", "paper"),
     metrics: Any = WHOLE,
+    measured: tuple[str, str, float] | None = None,
     **how: Any,
 ) -> None:
     data, name = key.split("/")
     name, seed = name.split("-seed")
+    device, date, took = measured or (device_name(CPU), "2026-01-01", 10.0)
     training = {"epochs": 500, "precision": "fp32", "compile": False, "accumulate": 1, **how}
     config = {"system": name, "data": {"name": data, "batch_size": 1024}, "training": training}
     document = {
-        "name": name, "seed": int(seed), "config": config, "measured": {"date": "2026-01-01"},
-        "protocols": {p: {"metrics": metrics, "missing": {}, "seconds": 10.0} for p in protocols},
+        "name": name, "seed": int(seed), "config": config, "measured": {"date": date, "device": device},
+        "protocols": {p: {"metrics": metrics, "missing": {}, "seconds": took} for p in protocols},
         "training": {"steps": 1000, "seconds": seconds, "device": device_name(CPU)},
     }  # fmt: skip
     path = places.results / f"{key}.json"
@@ -142,6 +144,23 @@ def test_time_is_known_from_results_on_the_same_device(places: Places) -> None:
     other = plan_of("components", places, data=["cifar10"], only=["vq-vae-bbnr"])
     assert (other.open[0].train, other.unknown) == (None, 1)
     assert json.loads(json.dumps(other.to_json()))["runs"][0]["train_seconds"] is None
+
+
+def test_measuring_is_timed_on_this_device(places: Places) -> None:
+    def known() -> float:
+        return plan_of("table1", places, data=["cifar10"], seeds=[9], only=["vq-vae"]).open[0].evaluate
+
+    result(places, "cifar10/vq-vae-seed1", measured=("another device", "2026-01-05", 500.0))
+    assert known() == 60.0  # what was trained here was measured elsewhere
+    for seed, (date, took) in enumerate([("01", 300.0), ("02", 5.0), ("02", 90.0), ("02", 6.0)], start=2):
+        result(places, f"cifar10/vq-vae-seed{seed}", measured=(device_name(CPU), f"2026-01-{date}", took))
+    assert known() == 12.0  # the middle one of the last day, under both protocols
+    plan = plan_of("table1", places, data=["cifar10"], seeds=[9], only=["vq-vae"])
+    plan.times.learn(plan.open[0].run, 1000, 30.0, 4.0)
+    assert known() == 4.0
+    plan.times.device = "another device"
+    plan.times.learn(plan.open[0].run, 1000, 30.0, 400.0)
+    assert known() == 4.0
 
 
 def test_time_of_another_length_is_stretched(places: Places) -> None:

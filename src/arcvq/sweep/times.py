@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 import tempfile
 import time
 from collections.abc import Sequence
@@ -46,7 +47,10 @@ class Times:
             self.known = [Time(**entry) for entry in read_json(file, "a sweep")["times"]] if file.is_file() else []
         except (KeyError, TypeError):
             raise ArcvqError(f"{file}: not the times of a sweep: delete it, and they are taken anew") from None
-        self.results = [result for result in results if result.document["training"]["device"] == device]
+        self.trained, self.measured = (
+            [result for result in results if result.document[what]["device"] == device]
+            for what in ("training", "measured")
+        )
         self.failures: dict[tuple[str, str], str] = {}
         self.worker: Worker | None = None  # for trial steps
 
@@ -66,7 +70,7 @@ class Times:
                 training["seconds"],
                 source="results",
             )
-            for result in self.results
+            for result in self.trained
             if (training := result.document["training"]) and f"{result.data}/{_preset(result)}" == run.preset
         ]
         alike = [t for t in from_results if t.how == how]
@@ -78,13 +82,21 @@ class Times:
         return self.try_out(run, how) if self.dry_runs else None
 
     def evaluation(self, run: Run) -> float:
-        """By the same data set's other evaluations: the latest of this sweep, or the slowest of the results."""
+        """By the same data set's other evaluations on this device: the latest of this sweep, or the middle one of those that the
+        results have of the last day there was any."""
         quick = run.experiment.quick
         own = [
-            t.evaluate for t in self.known if t.preset.startswith(f"{run.data}/") and t.quick == quick and t.evaluate
+            t.evaluate
+            for t in self.known
+            if t.preset.startswith(f"{run.data}/") and (t.device, t.quick) == (self.device, quick) and t.evaluate
         ]
-        found = [s for r in self.results if r.data == run.data and (s := _evaluation(r, quick))]
-        return own[-1] if own else max(found, default=QUICK_EVALUATE if quick else EVALUATE)
+        if own:
+            return own[-1]
+        days: dict[str, list[float]] = {}
+        for result in self.measured:
+            if result.data == run.data and (seconds := _evaluation(result, quick)):
+                days.setdefault(result.document["measured"]["date"], []).append(seconds)
+        return statistics.median(days[max(days)]) if days else QUICK_EVALUATE if quick else EVALUATE
 
     def try_out(self, run: Run, how: str) -> Time | None:
         if (run.preset, how) in self.failures:
