@@ -10,14 +10,17 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from arcvq import Tokenizer
+from arcvq.storage import write_json
 from arcvq.sweep import Outcome, Places, Plan, make_plan, run_plan
 from arcvq.sweep.run import Run
+from arcvq.sweep.runner import Job, Runner
 from arcvq.sweep.workers import Worker
 from arcvq.tables import read_results
 
@@ -124,6 +127,37 @@ def test_a_budget_starts_nothing_that_cannot_end(places: Places, tiny_settings: 
     outcome = run_plan(plan, budget=5, say=said.append)
     assert (outcome.left, outcome.done) == (["sample/vq-vae-seed1"], [])
     assert said[-1] == "nothing fits: the shortest run needs 11.0 minutes; give a larger --budget, or --split"
+
+
+def test_what_is_trained_waits_for_no_training(places: Places) -> None:
+    write_json(places.runs / "sample" / "vq-vae-seed1" / "training.json", {})
+    plan = plan_of("table1", places, ["vq-vae", "arcvq-vae", "cvq-vae"])
+    trained, first, second = (replace(each, evaluate=60.0) for each in plan.open)
+    first.train, second.train = 200.0, 0.0
+    runner = Runner(plan, False, None, print, {})
+    runner.waiting = [trained, second]
+    worker: Any = SimpleNamespace()
+    training = Job(replace(first, evaluate=600.0), places.runs / "log", worker)
+    runner.jobs = [training]
+    deadline = time.monotonic() + 150
+    assert runner.fits(trained, deadline)
+    assert not runner.fits(second, deadline)  # it is measured after the other
+    runner.begin(trained)
+    assert runner.fits(replace(trained), deadline)
+    # Trained later, it queues behind: what was said to fit does.
+    runner.advance(training, worker, 0)
+    assert [job.planned for job in runner.jobs] == [trained, training.planned]
+    assert not runner.fits(replace(trained), deadline)
+
+
+def test_only_trainings_share_the_device(places: Places) -> None:
+    write_json(places.runs / "sample" / "vq-vae-seed1" / "training.json", {})
+    plan = plan_of("table1", places, ["vq-vae", "arcvq-vae"], parallel=2)
+    _, alone = (replace(each, train=100.0, evaluate=10.0) for each in plan.open)
+    runner = Runner(plan, False, None, print, {})
+    assert runner.fits(alone, time.monotonic() + 120)
+    plan = plan_of("table1", places, ["vq-vae", "arcvq-vae", "cvq-vae"], parallel=2)
+    assert not Runner(plan, False, None, print, {}).fits(alone, time.monotonic() + 120)
 
 
 def test_an_interrupted_sweep_goes_on(tmp_path: Path, tiny_settings: Settings) -> None:

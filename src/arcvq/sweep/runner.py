@@ -139,33 +139,34 @@ class Runner:
     def fill(self, deadline: float | None, split: bool) -> None:
         """As many trainings at a time as were asked for, the first that can end in time first; what is trained only queues."""
         for planned in list(self.waiting):
-            trained = planned.run.trained(self.places)
-            if not trained and sum(job.training for job in self.jobs) >= self.plan.parallel:
+            if not planned.trained and sum(job.training for job in self.jobs) >= self.plan.parallel:
                 continue
             if deadline is None or split or self.fits(planned, deadline):
                 self.waiting.remove(planned)
-                self.begin(planned, trained)
+                self.begin(planned)
 
     def fits(self, planned: Planned, deadline: float) -> bool:
-        """Measuring is one queue, so a training may end before those ahead of it are measured."""
+        """Measuring is one queue. A training may end before those that began before it are measured; what is trained already waits
+        for none that still trains."""
         if planned.train is None:
             return True
-        width = min(self.plan.parallel, sum(job.training for job in self.jobs) + len(self.waiting))
-        ahead = sum(job.planned.evaluate for job in self.jobs)
+        to_train = sum(job.training for job in self.jobs) + sum(not other.trained for other in self.waiting)
+        width = min(self.plan.parallel, to_train)
+        ahead = sum(job.planned.evaluate for job in self.jobs if not (planned.trained and job.training))
         return time.monotonic() + max(planned.train * width, ahead) + planned.evaluate <= deadline
 
-    def begin(self, planned: Planned, trained: bool) -> None:
+    def begin(self, planned: Planned) -> None:
         run = planned.run
         job = Job(planned, self.places.runs / f"{run.key}.log")
         self.jobs.append(job)
-        if not trained:
+        if not planned.trained:
             self.say(f"{run.key}: {'goes on' if planned.state == 'begun' else 'begins'}")
             job.start(self.worker(TRAINING), run.train_command(self.places))
             if len(self.jobs) == 1 and not self.idle[MEASURING]:
                 self.idle[MEASURING].append(self.worker(MEASURING))  # it gets ready meanwhile
 
     def measure(self) -> None:
-        """The first that waits for it."""
+        """The one that has waited longest."""
         job = next((job for job in self.jobs if job.worker is None), None)
         if job is not None:
             if job.trained_in is None:
@@ -201,6 +202,7 @@ class Runner:
             self.finish(job, took)
         else:
             job.trained_in = took
+            self.jobs.append(self.jobs.pop(self.jobs.index(job)))  # behind those that wait already
 
     def fail(self, job: Job, why: str) -> None:
         self.jobs.remove(job)
