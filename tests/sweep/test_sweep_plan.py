@@ -30,6 +30,7 @@ def result(
     protocols: Any = ("exact", "paper"),
     metrics: Any = WHOLE,
     measured: tuple[str, str, float] | None = None,
+    at_a_time: int = 1,
     **how: Any,
 ) -> None:
     data, name = key.split("/")
@@ -40,7 +41,7 @@ def result(
     document = {
         "name": name, "seed": int(seed), "config": config, "measured": {"date": date, "device": device},
         "protocols": {p: {"metrics": metrics, "missing": {}, "seconds": took} for p in protocols},
-        "training": {"steps": 1000, "seconds": seconds, "device": device_name(CPU)},
+        "training": {"steps": 1000, "seconds": seconds, "device": device_name(CPU), "at_a_time": at_a_time},
     }  # fmt: skip
     path = places.results / f"{key}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -144,6 +145,13 @@ def test_time_is_known_from_results_on_the_same_device(places: Places) -> None:
     other = plan_of("components", places, data=["cifar10"], only=["vq-vae-bbnr"])
     assert (other.open[0].train, other.unknown) == (None, 1)
     assert json.loads(json.dumps(other.to_json()))["runs"][0]["train_seconds"] is None
+
+
+def test_time_is_the_share_of_the_device(places: Places) -> None:
+    result(places, "cifar10/vq-vae-seed1", seconds=90.0)
+    result(places, "cifar10/vq-vae-seed2", seconds=240.0, at_a_time=3)
+    (planned,) = plan_of("table1", places, data=["cifar10"], seeds=[9], only=["vq-vae"]).open
+    assert (planned.train, planned.source) == (80.0, "results")
 
 
 def test_measuring_is_timed_on_this_device(places: Places) -> None:

@@ -59,6 +59,7 @@ def test_a_sweep_trains_measures_and_keeps(places: Places, tiny_settings: Settin
     assert (sorted(outcome.done), outcome.failed) == (["sample/arcvq-vae-seed1", "sample/arcvq-vae-top1-seed1"], {})
     plain, ablation = read_results(places.results)
     assert set(plain.document["protocols"]) == {"exact", "paper"}
+    assert plain.document["training"]["at_a_time"] == 2
     assert ablation.document["config"]["quantizer"]["arc"]["top_k"] == 1
     lines = (places.results / "sample" / "arcvq-vae-seed1.metrics.jsonl").read_text().splitlines()
     assert lines
@@ -145,8 +146,10 @@ def test_what_is_trained_waits_for_no_training(places: Places) -> None:
     runner.begin(trained)
     assert runner.fits(replace(trained), deadline)
     # Trained later, it queues behind: what was said to fit does.
+    write_json(first.run.folder(places).training, {})
     runner.advance(training, worker, 0)
     assert [job.planned for job in runner.jobs] == [trained, training.planned]
+    assert json.loads(first.run.folder(places).training.read_text()) == {"at_a_time": 1}
     assert not runner.fits(replace(trained), deadline)
 
 

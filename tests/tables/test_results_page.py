@@ -55,6 +55,13 @@ def test_what_is_missing_is_said(folder: Path, add: Add) -> None:
     assert block(page, "table7").startswith("Nothing to measure")
 
 
+def test_a_shared_device_is_said(folder: Path, add: Add) -> None:
+    for seed, at_a_time in enumerate((None, 1, 3), start=1):
+        add("vq-vae", seed, exact={"psnr": 24.0}, at_a_time=at_a_time)
+    minutes = [line[4] for line in rows(results_page(folder, None), "runs")[2:]]
+    assert minutes == ["1.5", "3.3", "3.3 (3 at a time)"]
+
+
 def test_seeds_with_other_settings_show_it(folder: Path, add: Add) -> None:
     add("vq-vae", 1, paper={"psnr": 24.0})
     add("vq-vae", 2, paper={"psnr": 24.0}, rate=1e-3)

@@ -183,6 +183,20 @@ def test_the_curves_are_drawn_anew_only_for_new_numbers(folder: Path, add: Add) 
     assert budget_curves(named(folder), None) == drawn
 
 
+def test_a_shared_device_tells_no_time(folder: Path, add: Add) -> None:
+    looks = {25.0: 20.0, 500.0: 24.0}
+    add("vq-vae", exact={"psnr": 24.0}, looks=looks, at_a_time=3)
+    (curve,) = curves(named(folder))
+    assert curve.epoch_seconds is None
+    assert "vq-vae, as published" in budget_curves(named(folder), None)
+    add("vq-vae", exact={"psnr": 24.0}, looks=looks, at_a_time=1)
+    (curve,) = curves(named(folder))
+    assert curve.epoch_seconds == pytest.approx(0.4)
+    add("vq-vae", 2, exact={"psnr": 24.0}, looks=looks)
+    (curve,) = curves(named(folder))
+    assert curve.epoch_seconds == pytest.approx(0.18)
+
+
 def test_a_broken_file_of_looks_is_named(folder: Path, add: Add) -> None:
     add("vq-vae", exact={"psnr": 24.0})
     for text in ("{", "3", '{"kind": "eval"}'):

@@ -124,6 +124,11 @@ class Run:
         kept = self.result(places).is_file() and (self.model(places) / "config.json").is_file()
         return kept or self.folder(places).training.is_file()
 
+    def note_sharing(self, places: Places, at_a_time: int) -> None:
+        """How many trainings had the device, beside the seconds that this one took."""
+        file = self.folder(places).training
+        write_json(file, read_json(file, "a finished run") | {"at_a_time": at_a_time})
+
     def lay_over(self, places: Places) -> None:
         """The kept model's new numbers into the result that tells how it was trained."""
         aside = self.remeasured(places)

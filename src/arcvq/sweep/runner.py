@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -200,9 +201,13 @@ class Runner:
         if job.measuring:
             self.jobs.remove(job)
             self.finish(job, took)
-        else:
-            job.trained_in = took
-            self.jobs.append(self.jobs.pop(self.jobs.index(job)))  # behind those that wait already
+            return
+        job.trained_in = took
+        self.jobs.append(self.jobs.pop(self.jobs.index(job)))  # behind those that wait already
+        try:
+            job.planned.run.note_sharing(self.places, self.plan.at_a_time)
+        except ArcvqError as error:
+            self.fail(job, str(error))
 
     def fail(self, job: Job, why: str) -> None:
         self.jobs.remove(job)
@@ -221,8 +226,7 @@ class Runner:
                 self.say(str(error))
         if job.planned.state != "begun" and job.trained_in is not None:  # the whole training was seen
             steps = read_json(run.folder(self.places).training, "a finished run")["steps"]
-            width = min(self.plan.parallel, len(self.plan.open))
-            self.plan.times.learn(run, steps, job.trained_in / width, measured_in)
+            self.plan.times.learn(run, steps, job.trained_in / self.plan.at_a_time, measured_in)
             for planned in self.waiting:
                 estimate(planned, self.plan.times, self.places)
         metrics = read_json(run.result(self.places), "a result")["protocols"]["exact"]
@@ -240,6 +244,9 @@ class Runner:
         for worker in workers:
             worker.wait()
         for job in self.jobs:
+            if job.training:
+                with suppress(ArcvqError):  # unless it came to its end all the same
+                    job.planned.run.note_sharing(self.places, self.plan.at_a_time)
             self.outcome.cut.append(job.planned.run.key)
             self.say(f"{job.planned.run.key}: stopped; the same command goes on")
         self.jobs.clear()

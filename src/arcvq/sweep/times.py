@@ -67,7 +67,7 @@ class Times:
                 _how_of(result.document["config"]),
                 self.device,
                 training["steps"],
-                training["seconds"],
+                training["seconds"] / result.at_a_time,
                 source="results",
             )
             for result in self.trained
@@ -75,7 +75,7 @@ class Times:
         ]
         alike = [t for t in from_results if t.how == how]
         if alike:
-            return min(alike, key=lambda t: t.train)  # others may have shared the device
+            return min(alike, key=lambda t: t.train)  # something else may have been on the device
         stretched = [found for t in own + from_results if (found := _stretched(t, how))]
         if stretched:
             return min(stretched, key=lambda t: t.train)

@@ -69,7 +69,7 @@ def main_device(named: Mapping[str, list[Result]]) -> str | None:
 
 
 def epoch_seconds(own: list[Result], everything: list[Result], device: str | None) -> float | None:
-    """Of the fastest run of the system on the device, in the precision of `own`: the others may have shared the device."""
+    """Of the fastest run of the system that had the device alone, in the precision of `own`: not every result tells whether it had."""
     precisions = {result.precision for result in own}
     found = [
         training["seconds"] / epochs
@@ -77,6 +77,7 @@ def epoch_seconds(own: list[Result], everything: list[Result], device: str | Non
         if (training := result.document["training"])["device"] == device
         and (epochs := result.epochs)
         and result.precision in precisions
+        and result.at_a_time == 1
     ]
     return min(found, default=None)
 

@@ -173,13 +173,14 @@ def every_run(grouped: Grouped) -> list[str]:
                 document = result.document
                 training, exact = document["training"], result.metrics("exact") or {}
                 how = document["config"].get("training", {})
+                shared = f" ({result.at_a_time} at a time)"
                 rows.append(
                     [
                         f"{data}/{document['name']}-seed{result.seed}",
                         ", ".join(document["protocols"]),
                         number("psnr", exact["psnr"]) if "psnr" in exact else ABSENT,
                         f"{training['steps']:,}",
-                        f"{training['seconds'] / 60:.1f}",
+                        f"{training['seconds'] / 60:.1f}" + shared * (result.at_a_time > 1),
                         training["device"],
                         f"{result.precision}{', compiled' * bool(how.get('compile'))}",
                         document["measured"]["date"],

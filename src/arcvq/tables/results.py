@@ -67,6 +67,11 @@ class Result:
         return self.looks[-1]["epoch"] if self.looks else self.document["config"].get("training", {}).get("epochs")
 
     @property
+    def at_a_time(self) -> int:
+        """How many trainings shared the device, this one included, as far as the result tells."""
+        return int(self.document["training"].get("at_a_time", 1))
+
+    @property
     def held_out_psnr(self) -> float | None:
         """At the last look, if that was at images held out of the training set."""
         held = self.document["config"].get("data", {}).get("holdout")
