@@ -22,7 +22,7 @@ def speed_section(folder: Path) -> str:
     for path in sorted(folder.glob("*.json")):
         document = json.loads(path.read_text(encoding="utf-8"))
         lines += [f"## {path.stem}", "", f"{_machine(document)}, {document['date']}.", ""]
-        kinds = {"tokens": _precisions, "steps": _steps}
+        kinds = {"tokens": _precisions, "steps": _steps, "packing": _packing}
         lines += kinds.get(document.get("suite"), _sizes)(document)
         if (picture := path.with_suffix(".png")).is_file():
             lines += [f"![how time, memory and the share of the limit grow](../{folder.name}/{picture.name})", ""]
@@ -157,3 +157,21 @@ def _steps(document: dict[str, Any]) -> list[str]:
         numbers = f"{row['batch_size']:,} | {row['milliseconds']:.3f} | {row['images_per_second']:,.0f} | {memory}"
         lines.append(f"| {row['preset']} | {row['way']} | {numbers} |")
     return [*lines, ""]
+
+
+def _packing(document: dict[str, Any]) -> list[str]:
+    lines = []
+    for preset in dict.fromkeys(row["preset"] for row in document["rows"]):
+        rows = [row for row in document["rows"] if row["preset"] == preset]
+        alone = next(row["steps_per_second"] for row in rows if row["at_a_time"] == 1 and not row["mps"])
+        lines += [f"`{preset}`, {rows[0]['way']}, batches of {rows[0]['batch_size']:,}.", ""]
+        lines += [
+            "| at a time | MPS | steps/s of all | beside one alone | ms a step of each |",
+            "|---:|---|---:|---:|---:|",
+        ]
+        for row in rows:
+            speed, each = row["steps_per_second"], ", ".join(f"{time:.2f}" for time in row["milliseconds"])
+            used = "yes" if row["mps"] else "no"
+            lines.append(f"| {row['at_a_time']} | {used} | {speed:,.0f} | {speed / alone:.2f} × | {each} |")
+        lines.append("")
+    return lines

@@ -59,6 +59,12 @@ def test_a_table_says_what_a_benchmark_measured(tmp_path: Path) -> None:
     ]  # fmt: skip
     tokens = {"suite": "tokens", "model": "tiny", "data": "sample", "images": 64, "batch_size": 32}
     (tmp_path / "b.json").write_text(json.dumps({**head, **tokens, "rows": precisions}))
+    packed = {"preset": "sample/vq-vae", "way": "bf16", "batch_size": 1024}
+    together = [
+        {**packed, "at_a_time": 1, "mps": False, "steps_per_second": 400.0, "milliseconds": [2.5]},
+        {**packed, "at_a_time": 2, "mps": True, "steps_per_second": 500.0, "milliseconds": [4.0, 4.0]},
+    ]
+    (tmp_path / "c.json").write_text(json.dumps({**head, "suite": "packing", "rows": together}))
     section = speed_section(tmp_path)
     assert section.startswith("## a\n\nA CPU, 2 threads, torch 2.11, 2026-01-02.\n")
     assert "Limit: 1.5 float32 TFLOP/s, 20 GB/s, measured in the same run." in section
@@ -69,6 +75,8 @@ def test_a_table_says_what_a_benchmark_measured(tmp_path: Path) -> None:
     assert "more than 1.3 times slower at 1, more than 1.3 times faster at 0." in section
     assert "| fp32 plain | 100.000% | 20.000 | +0.0000 | 1,234 | 99 | 5.0 | 6.0 |" in section
     assert "| tf32 plain | missing: needs an NVIDIA GPU |" in section
+    assert "`sample/vq-vae`, bf16, batches of 1,024." in section
+    assert "| 2 | yes | 500 | 1.25 × | 4.00, 4.00 |" in section
 
 
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: f"{path.parent.name}/{path.stem}")

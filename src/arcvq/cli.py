@@ -146,14 +146,15 @@ def build_parser() -> argparse.ArgumentParser:
         "measure speed and memory, beside the plain way and other libraries",
         "  arcvq bench\n  arcvq bench --suite full --out benchmarks/gpu.json --plot benchmarks/gpu.png\n"
         "  arcvq bench --suite tokens --model tiny --data sample --limit 256\n"
-        "  arcvq bench --suite steps --presets sample/arcvq-vae --limit 512 --batch-size 128",
+        "  arcvq bench --suite steps --presets sample/arcvq-vae --limit 512 --batch-size 128\n"
+        "  arcvq bench --suite packing --seconds 4",
     )
     sub.add_argument(
         "--suite",
         default="small",
         metavar="NAME",
         help="small (default; a minute or two on a CPU), full (for a GPU), search (the search alone, large codebooks), "
-        "tokens (a trained tokenizer in each precision), or steps (whole training steps)",
+        "tokens (a trained tokenizer in each precision), steps (whole training steps), or packing (several trainings at a time)",
     )
     sub.add_argument("--device", metavar="NAME", help="default: cuda if there is one, else cpu")
     sub.add_argument(
@@ -168,13 +169,18 @@ def build_parser() -> argparse.ArgumentParser:
     tokens.add_argument("--root", type=Path, metavar="DIR", help="where data sets lie")
     tokens.add_argument("--channels-last", action="store_true", help="once more with the channels last")
     tokens.add_argument("--compile", action="store_true", help="once more with the trunk compiled")
-    whole = sub.add_argument_group("for --suite tokens and --suite steps")
+    whole = sub.add_argument_group("for --suite tokens, steps and packing")
     whole.add_argument("--limit", type=_positive, metavar="N", help="only the first N images")
     whole.add_argument(
         "--batch-size", type=_positive, metavar="N", help="images at a time (default: chosen to fit, or the preset's)"
     )
-    steps = sub.add_argument_group("for --suite steps")
-    steps.add_argument("--presets", nargs="+", metavar="PRESET", help="which (default: vq-vae-cosine and arcvq-vae)")
+    steps = sub.add_argument_group("for --suite steps and --suite packing")
+    steps.add_argument(
+        "--presets",
+        nargs="+",
+        metavar="PRESET",
+        help="which (default: arcvq-vae, and for steps vq-vae-cosine beside it)",
+    )
 
     sub = command(
         "sweep",
@@ -350,8 +356,8 @@ def bench(arguments: argparse.Namespace) -> int:
         check_file(path)
     if arguments.suite == "tokens":
         return _bench_tokens(arguments)
-    if arguments.suite == "steps":
-        return _bench_steps(arguments)
+    if arguments.suite in ("steps", "packing"):
+        return _bench_training(arguments)
     sizes, device = suite(arguments.suite), choose_device(arguments.device)
     with progress_bar() as progress:
         tasks = arguments.tasks or ONLY.get(arguments.suite)
@@ -365,16 +371,18 @@ def bench(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _bench_steps(arguments: argparse.Namespace) -> int:
+def _bench_training(arguments: argparse.Namespace) -> int:
+    from arcvq.bench.packing import run_packing
     from arcvq.bench.training import run_steps
-    from arcvq.report import print_steps_bench, progress_bar
+    from arcvq.report import print_packing_bench, print_steps_bench, progress_bar
     from arcvq.storage import write_json
     from arcvq.tokenizers.inference import choose_device
 
     if arguments.plot or arguments.tasks:
-        raise ArcvqError("--suite steps has no --plot and no --tasks: it measures whole training steps")
+        raise ArcvqError(f"--suite {arguments.suite} has no --plot and no --tasks: it measures whole training steps")
+    packing = arguments.suite == "packing"
     with progress_bar() as progress:
-        document = run_steps(
+        document = (run_packing if packing else run_steps)(
             choose_device(arguments.device),
             presets=arguments.presets,
             limit=arguments.limit,
@@ -382,7 +390,7 @@ def _bench_steps(arguments: argparse.Namespace) -> int:
             seconds=arguments.seconds,
             progress=progress,
         )
-    print_steps_bench(document)
+    (print_packing_bench if packing else print_steps_bench)(document)
     if arguments.out:
         write_json(arguments.out, document)
     return 0

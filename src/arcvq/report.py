@@ -136,6 +136,24 @@ def print_steps_bench(document: Mapping[str, Any]) -> None:
     console.print(table)
 
 
+def print_packing_bench(document: Mapping[str, Any]) -> None:
+    """One table per preset: so many trainings at a time, with MPS and without."""
+    console = Console()
+    console.print(f"{document['device']}, torch {document['versions']['torch']}", highlight=False)
+    for preset in dict.fromkeys(row["preset"] for row in document["rows"]):
+        rows = [row for row in document["rows"] if row["preset"] == preset]
+        title = f"{preset}, {rows[0]['way']}, batches of {rows[0]['batch_size']:,}"
+        console.print(title, highlight=False, soft_wrap=True)
+        table = Table(box=None, padding=(0, 1))
+        for heading in ("at a time", "MPS", "steps/s of all", "ms a step of each"):
+            table.add_column(heading, justify="right", no_wrap=True)
+        for row in rows:
+            each = ", ".join(f"{milliseconds:.2f}" for milliseconds in row["milliseconds"])
+            numbers = ("yes" if row["mps"] else "no", f"{row['steps_per_second']:,.1f}", each)
+            table.add_row(str(row["at_a_time"]), *numbers)
+        console.print(table)
+
+
 def print_plan(plan: Plan) -> None:
     """One line per run, then the time they need together. Plain lines: names are long, and a log may be where they go."""
     width = max((len(planned.run.key) for planned in plan.runs), default=0)

@@ -47,7 +47,7 @@ TASKS = ("assign", "arc", "samp", "layer")
 
 def suite(name: str) -> list[Size]:
     if name not in SUITES:
-        raise ArcvqError(f"unknown suite {name!r}: expected one of {', '.join(SUITES)}, tokens, steps")
+        raise ArcvqError(f"unknown suite {name!r}: expected one of {', '.join(SUITES)}, tokens, steps, packing")
     return SUITES[name]
 
 

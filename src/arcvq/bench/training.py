@@ -5,11 +5,12 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from arcvq.bench.suite import machine
 from arcvq.data import InMemoryImages
@@ -49,10 +50,7 @@ def run_steps(
     rows = []
     for preset in presets:
         for name, way in ways.items():
-            settings = [f"--training.{key}={str(value).lower()}" for key, value in way.items()]
-            settings += ["--training.device=cpu"] if device.type == "cpu" else []
-            settings += [f"--data.batch_size={batch_size}"] if batch_size else []
-            system = load_system(preset, settings)
+            system = played(preset, name, device, batch_size)
             row = {"task": "step", "name": f"{preset}, {name}", "preset": preset, "way": name, **way}
             rows.append({**row, "batch_size": system.data.batch_size, **_row(system, limit, seconds)})
             if progress is not None:
@@ -60,24 +58,36 @@ def run_steps(
     return {**machine(device), "suite": "steps", "rows": rows}
 
 
+def played(preset: str, way: str, device: torch.device, batch_size: int | None) -> System:
+    settings = [f"--training.{key}={str(value).lower()}" for key, value in WAYS[way].items()]
+    settings += ["--training.device=cpu"] if device.type == "cpu" else []
+    settings += [f"--data.batch_size={batch_size}"] if batch_size else []
+    return load_system(preset, settings)
+
+
+def begin(system: System, limit: int | None, folder: str) -> tuple[TrainingRun, Iterator[Tensor]]:
+    """A training on noise that is about to take its first step, and its batches."""
+    images = noise(system.data.name, limit)
+    run = TrainingRun(system, Path(folder) / "run", quiet=True, images=(images, images))
+    run.start_codebook()
+    run.begin_stage()
+    return run, run.stage_batches()
+
+
 def _row(system: System, limit: int | None, seconds: float) -> dict[str, float]:
-    images = _noise(system.data.name, limit)
     with tempfile.TemporaryDirectory() as folder:
-        run = TrainingRun(system, Path(folder) / "run", quiet=True, images=(images, images))
+        run, batches = begin(system, limit, folder)
         cuda = run.accelerator.device.type == "cuda"
-        run.start_codebook()
-        run.begin_stage()
-        batches = run.stage_batches()
         if cuda:
             torch.cuda.reset_peak_memory_stats()
-        _epoch(run, batches, cuda)  # compiles and records
+        epoch(run, batches)  # compiles and records
         times: list[float] = []
         while len(times) < LEAST_EPOCHS or sum(times) * run.batches_per_epoch < seconds:
-            times.append(_epoch(run, batches, cuda))
+            times.append(epoch(run, batches))
         row = {
             "milliseconds": 1e3 * statistics.median(times),
             "fastest": 1e3 * min(times),
-            "images_per_second": len(images) / run.batches_per_epoch / statistics.median(times),
+            "images_per_second": len(run.images) / run.batches_per_epoch / statistics.median(times),
             "epochs": len(times),
         }
         if cuda:
@@ -85,8 +95,10 @@ def _row(system: System, limit: int | None, seconds: float) -> dict[str, float]:
         return row
 
 
-def _epoch(run: TrainingRun, batches: Any, cuda: bool) -> float:
+def epoch(run: TrainingRun, batches: Iterator[Tensor]) -> float:
     """Seconds of a step, over one epoch; the device is waited for at its ends only."""
+    cuda = run.accelerator.device.type == "cuda"
+    run.position.stage_step = 0  # a measurement may be longer than the training
     if cuda:
         torch.cuda.synchronize()
     began = time.perf_counter()
@@ -97,9 +109,9 @@ def _epoch(run: TrainingRun, batches: Any, cuda: bool) -> float:
     return (time.perf_counter() - began) / run.batches_per_epoch
 
 
-def _noise(name: str, limit: int | None) -> InMemoryImages:
+def noise(name: str, limit: int | None) -> InMemoryImages:
     if name not in SHAPES:
-        raise ArcvqError(f"the suite steps knows the data sets {', '.join(SHAPES)}, not {name}")
+        raise ArcvqError(f"a bench of training knows the data sets {', '.join(SHAPES)}, not {name}")
     count, *shape = SHAPES[name]
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randint(0, 256, (min(count, limit or count), *shape), dtype=torch.uint8, generator=generator)
