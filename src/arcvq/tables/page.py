@@ -182,7 +182,7 @@ def every_run(grouped: Grouped) -> list[str]:
                         f"{training['steps']:,}",
                         f"{training['seconds'] / 60:.1f}" + shared * (result.at_a_time > 1),
                         training["device"],
-                        f"{result.precision}{', compiled' * bool(how.get('compile'))}",
+                        f"{result.precision}{', compiled' * bool(how.get('compile'))}{', eager' * (how.get('capture') == 'never')}",
                         document["measured"]["date"],
                         f"`{result.config_hash}`",
                     ]
