@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_records import assert_nothing_half_written, assert_same_run, read_lines
+import torch
+from run_records import assert_nothing_half_written, assert_same_run, last_checkpoint, read_lines
 from safetensors.torch import load_file
 
 from arcvq.systems import System
@@ -112,6 +113,16 @@ def test_a_hierarchy_standardizes_by_the_latents_of_all_processes(two_process_ru
         int(weights["lower.0.standardize.count"]) == 37 * 14 * 14
     )  # three batches of the upper layer: 16, 16 and 5 images
     assert (int(weights["lower.0.quantizer.step"]), int(weights["quantizer.step"])) == (3, 3)
+
+
+def test_each_process_draws_for_its_own_images(two_process_runs: Path) -> None:
+    checkpoint = last_checkpoint(two_process_runs / "hvq-vae")
+    seeds = []
+    for rank in range(2):
+        generator = torch.Generator()
+        generator.set_state(load_file(checkpoint / f"random-{rank}.safetensors")["cpu"])
+        seeds.append(generator.initial_seed())
+    assert seeds == [1, 2]
 
 
 def test_two_processes_move_codes_onto_the_latents_of_both(

@@ -89,6 +89,9 @@ class TrainingRun:
         tokenizer = system.build_tokenizer(self.images.channels, size, self.total_steps)
         tokenizer.check_size(*size)
         check_stages(tokenizer, self.stages)
+        # The processes begin with the same weights; from here on each draws for its own images.
+        if self.accelerator.process_index:
+            torch.manual_seed(self.training.seed + self.accelerator.process_index)
         device = self.accelerator.device
         self.captures = captures(
             self.training, device, self.accelerator.num_processes, self.images, tokenizer.quantizer
