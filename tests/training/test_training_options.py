@@ -35,6 +35,19 @@ def test_a_short_training_lowers_the_loss_and_the_test_error(
     assert errors[-1] < 0.8 * errors[0]
 
 
+def test_looks_that_draw_leave_the_training_as_it_is(tmp_path: Path, tiny_system: MakeSystem) -> None:
+    once, often = (
+        train(
+            tiny_system("vae", {"quantizer.sample": True, "training.evaluations": looks}),
+            tmp_path / str(looks),
+            quiet=True,
+        )
+        for looks in (1, 6)
+    )
+    for name, tensor in weights(once).items():
+        assert torch.equal(tensor, weights(often)[name]), name
+
+
 def test_the_returned_tokenizer_is_the_saved_one_ready_for_use(tmp_path: Path, tiny_system: MakeSystem) -> None:
     for select in ("last", "test-best"):
         changes = {"training.select": select, "training.learning_rate": 0.1, "training.steps": 10}

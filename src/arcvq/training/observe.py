@@ -13,6 +13,7 @@ from arcvq.functional.precision import ieee_convolutions
 from arcvq.metrics import EXACT, evaluate
 from arcvq.storage import write_tensors
 from arcvq.tokenizers import Tokenizer
+from arcvq.training.checkpoint import random_state, restore_random_state
 
 QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
@@ -20,9 +21,9 @@ QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 def observe(tokenizer: Tokenizer, images: Images) -> tuple[dict[str, Any], Tensor | None]:
     """Metrics for a line of metrics.jsonl, and how many tokens fell on each code, if there are any.
 
-    Changes nothing: not even the mode.
+    Changes nothing: not even the mode, or what is drawn next.
     """
-    was_training = tokenizer.training
+    was_training, random = tokenizer.training, random_state()
     tokenizer.eval()
     try:
         result = evaluate(
@@ -35,6 +36,7 @@ def observe(tokenizer: Tokenizer, images: Images) -> tuple[dict[str, Any], Tenso
         )
     finally:
         tokenizer.train(was_training)
+        restore_random_state(random)
     return {**result.metrics, **_codebook_state(tokenizer)}, result.counts
 
 
