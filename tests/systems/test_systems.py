@@ -15,6 +15,7 @@ from arcvq.systems import SYSTEMS, load_system, parse_system
 LENGTH = {"training": {"steps": 3}}
 # system → quantizer, parameters beside the trunk's, and the settings that make it what it is
 TRUNK, CODES = 658_625, 512 * 64
+TOP = ["encoder", "quantizer", "decoder"]
 PLAIN = {
     "metric": "euclidean",
     "start": "uniform",
@@ -32,7 +33,7 @@ SETTINGS: dict[str, tuple[str, int, dict[str, Any]]] = {
     "vq-vae-rotation": ("VQ", CODES, {**PLAIN, "estimator": "rotation"}),
     "cvq-vae": ("CVQ", CODES, {**PLAIN, "metric": "cosine"}),
     "simvq": ("SimVQ", 64 * 65, {**PLAIN, "start": "scaled-normal"}),
-    "hvq-vae": ("HVQ", 694_593 - TRUNK, {"total_steps": 1}),  # two autoencoders, two codebooks
+    "hvq-vae": ("HVQ", 694_593 - TRUNK, {"total_steps": 2}),  # two autoencoders, two codebooks
     "arcvq-vae": ("ArcVQ", CODES, {**PLAIN, "metric": "cosine", "start": "unit-sphere", "ball": Ball(), "arc": Arc()}),
     "sq-vae": ("SQ", CODES + 1, {"type": "I", "start_variance": 20.0, "floor": 1.0, "elements": 16}),
     "fsq": ("FSQ", 64 * 3 + 3 + 3 * 64 + 64, {"levels": (8, 8, 8)}),
@@ -183,6 +184,26 @@ def test_a_hierarchy_divides_its_training_among_its_layers(length: dict[str, int
     training = parse_system({"system": "hvq-vae", "training": length}).training
     assert [(stage.epochs, stage.steps) for stage in training.plan()] == stages
     assert [stage.train for stage in training.plan()] == [["lower.0"], ["encoder", "quantizer", "decoder"]]
+
+
+@pytest.mark.parametrize(
+    ("training", "total", "layers"),
+    [
+        ({"epochs": 5}, 5 * 7, [2 * 7, 3 * 7]),
+        ({"steps": 7}, 7, [3, 4]),
+        ({"stages": [{"train": ["lower.0"], "steps": 10}, {"train": TOP, "epochs": 9}]}, 10 + 9 * 7, [10, 9 * 7]),
+        ({"stages": [{"train": ["lower.0"], "steps": n} for n in (4, 6)]}, 10, [10, 1]),
+    ],
+)
+def test_the_temperature_of_each_layer_falls_over_the_layer_s_own_training(
+    training: dict[str, Any], total: int, layers: list[int]
+) -> None:
+    tokenizer: Any = parse_system({"system": "hvq-vae", "training": training}).build_tokenizer(1, (28, 28), total)
+    assert [quantizer.config.total_steps for quantizer in tokenizer.quantizers] == layers
+    for quantizer, steps in zip(tokenizer.quantizers, layers):
+        quantizer.step.fill_(steps)
+        coldest = quantizer.train()(torch.zeros(1, 64, 1, 1)).stats["temperature"]
+        assert float(coldest) == pytest.approx(0.001, rel=1e-4)
 
 
 @pytest.mark.parametrize(

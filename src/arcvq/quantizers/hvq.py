@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -76,10 +76,15 @@ class HVQ(Quantizer):
         super().__init__(dim, codebook_size, **options)
         config = self.config
         self.codebook = nn.Parameter(torch.randn(config.codebook_size, self.code_dim))
-        kind: Literal["linear", "constant"] = "constant" if config.total_steps is None else "linear"
-        self._temperature = Schedule(kind=kind, start=config.temperature, end=config.temperature_end)
+        self.set_length(config.total_steps)
         if config.revival:
             self.register_buffer("taken", torch.zeros(config.codebook_size, dtype=torch.int64))
+
+    def set_length(self, total_steps: int | None) -> None:
+        """How many steps this quantizer is trained: its temperature falls over them."""
+        config = self.config = replace(self.config, total_steps=total_steps)
+        kind: Literal["linear", "constant"] = "constant" if total_steps is None else "linear"
+        self._temperature = Schedule(kind=kind, start=config.temperature, end=config.temperature_end)
 
     def quantize(
         self, latents: Tensor, valid: Tensor | None

@@ -10,7 +10,7 @@ from arcvq.errors import ArcvqError
 from arcvq.quantizers import HVQConfig
 from arcvq.systems.config import StageConfig
 from arcvq.systems.registry import System, register
-from arcvq.tokenizers import HierarchicalTrunkConfig
+from arcvq.tokenizers import HierarchicalTokenizer, HierarchicalTrunkConfig, Tokenizer
 
 TOP = ["encoder", "quantizer", "decoder"]
 
@@ -43,9 +43,25 @@ class HVQVAE(System):
         elif not all(stage.train for stage in training.stages):
             raise ArcvqError("training.stages: hvq-vae trains one layer a stage, so each must say what it trains")
 
-    def quantizer_steps(self, total_steps: int) -> int:
-        """Each layer's own part of the whole: its temperature falls over that."""
-        return max(1, total_steps // self.tokenizer.layers)
+    def build_tokenizer(self, channels: int, image_size: tuple[int, int], total_steps: int) -> Tokenizer:
+        tokenizer = super().build_tokenizer(channels, image_size, total_steps)
+        assert isinstance(tokenizer, HierarchicalTokenizer)
+        if self.quantizer.total_steps is None:
+            for quantizer, steps in zip(tokenizer.quantizers, self.layer_steps(total_steps)):
+                quantizer.set_length(steps)
+        return tokenizer
+
+    def layer_steps(self, total_steps: int) -> list[int]:
+        """Each layer's own part of the whole, from the lowest up: its temperature falls over that."""
+        stages = self.training.plan()
+        given, epochs = sum(stage.steps or 0 for stage in stages), sum(stage.epochs or 0 for stage in stages)
+        lengths = self.training.stage_steps((total_steps - given) // epochs if epochs else 0)
+        below = [f"lower.{i}" for i in range(self.tokenizer.layers - 1)]
+        trained = [
+            next((i for i, name in enumerate(below) if any(part.startswith(name) for part in stage.train)), len(below))
+            for stage in stages
+        ]
+        return [max(1, sum(n for n, i in zip(lengths, trained) if i == layer)) for layer in range(len(below) + 1)]
 
 
 def _share(length: int | None, index: int, parts: int) -> int | None:

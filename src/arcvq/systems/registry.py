@@ -41,7 +41,7 @@ class System:
             raise ArcvqError("quantizer.channel_last: a tokenizer's latents have their channels first; leave it out")
         down = self.tokenizer.downsampling
         known = {
-            "total_steps": self.quantizer_steps(total_steps),
+            "total_steps": total_steps,
             "positions": (image_size[0] // down) * (image_size[1] // down),
             "elements": channels * down**2,  # behind one position
         }
@@ -50,10 +50,6 @@ class System:
         quantizer = quantizer_class(self.quantizer_name)(self.tokenizer.latent_dim, **options)
         cls = tokenizer_class(self.tokenizer.trunk)
         return cls(channels, self.tokenizer, quantizer, image_size=image_size, system=self.system)
-
-    def quantizer_steps(self, total_steps: int) -> int:
-        """Over how many of the run's optimizer steps the quantizer's schedules stretch."""
-        return total_steps
 
 
 SYSTEMS: dict[str, type[System]] = {}

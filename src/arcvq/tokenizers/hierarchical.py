@@ -207,6 +207,11 @@ class HierarchicalTokenizer(Tokenizer):
         return [*below, self.encoder, self.decoder]
 
     @property
+    def quantizers(self) -> list[HVQ]:
+        """Of every layer, from the lowest up."""
+        return [*(layer.quantizer for layer in self.layers_below), cast("HVQ", self.quantizer)]
+
+    @property
     def layers_below(self) -> list[Layer]:
         return cast("list[Layer]", list(self.lower))
 
