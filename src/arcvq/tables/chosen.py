@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from arcvq.storage import read_json
 from arcvq.tables.experiments import Experiment
 from arcvq.tables.results import Cell, Result, alike
-from arcvq.tables.studies import CONTENDERS, RECIPE, RECIPES, tuning
+from arcvq.tables.studies import CONTENDERS, RECIPE, RECIPES, WITHOUT_SAMP, tuning
 
 FILE = Path(__file__).with_name("chosen.json")
 CHOSEN: dict[str, Any] = read_json(FILE, "the choice of the studies")
@@ -44,7 +44,7 @@ def best(named: Mapping[str, list[Result]], runs: Mapping[Key, Experiment]) -> K
 def choose(named: Mapping[str, list[Result]]) -> dict[str, Any]:
     """From CIFAR-10's results: what chosen.json should say."""
     tuned = {system: list(how) for system in CONTENDERS if (how := best(named, tuning(system)))}
-    recipe = best(named, recipe_runs())
+    recipe = best(named, {name: run for name, run in recipe_runs().items() if name != WITHOUT_SAMP})
     return {"tuned": tuned} | ({"recipe": recipe} if recipe else {})
 
 

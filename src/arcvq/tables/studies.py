@@ -26,7 +26,8 @@ LEARNING = tuple(product(("3e-4", "1e-3", "2e-3"), ("constant", "cosine")))
 
 
 def learning(rate: str, schedule: str) -> tuple[str, ...]:
-    return (f"--training.learning_rate={rate}", f"--training.schedule={schedule}")
+    """With the same short warm-up for everyone: high rates ask for one."""
+    return (f"--training.learning_rate={rate}", f"--training.schedule={schedule}", "--training.warmup_steps=100")
 
 
 def learning_name(rate: str, schedule: str) -> str:
@@ -91,7 +92,7 @@ EUCLIDEAN = "--quantizer.metric=euclidean"
 
 
 def _candidate(name: str, says: str, *settings: str, preset: str = "arcvq-vae", rate: str = "1e-3") -> Experiment:
-    own = (*learning(rate, "cosine"), "--training.warmup_steps=100", *settings)
+    own = (*learning(rate, "cosine"), *settings)
     return Experiment(f"scaffold-{name}", preset, own, says)
 
 
@@ -122,7 +123,10 @@ CANDIDATES = [
     # Controls: what is left when a part is.
     _candidate("no-arc", "control: without ArcLoss", EUCLIDEAN, "--quantizer.arc=null", *FAST[:2]),
     _candidate("no-ball", "control: without ball", EUCLIDEAN, "--quantizer.ball=null", *FAST[2:]),
+    _candidate("neither", "control: without both", EUCLIDEAN, "--quantizer.arc=null", "--quantizer.ball=null"),
 ]  # fmt: skip
+# What is held against the others, and never chosen: it is no recipe for SAMP.
+WITHOUT_SAMP = "scaffold-neither"
 RECIPES = {candidate.name: candidate for candidate in CANDIDATES}
 RECIPE = [
     Experiment(f"recipe-{each.name}", each.preset, (*each.settings, *SHORT), each.says, quick=True)
