@@ -93,6 +93,22 @@ def test_sure_and_balanced_signs_reach_the_lowest_entropy_term() -> None:
     assert out.losses["commitment"].item() == 0.0
 
 
+@pytest.mark.parametrize(("heads", "shape"), [(1, (6, 5, 4, 3)), (2, (60, 5))])
+def test_lfq_begins_with_balanced_bits(heads: int, shape: tuple[int, ...]) -> None:
+    quantizer = LFQ(5, 8, heads=heads, balanced=True, channel_last=len(shape) == 2)
+    latents = 3 + 0.1 * torch.randn(shape)
+    before = [tensor.clone() for tensor in (quantizer.project_in.weight, quantizer.project_in.bias)]
+    quantizer.start_from_(latents)
+    rows = latents if len(shape) == 2 else latents.movedim(1, -1).reshape(-1, 5)
+    values = quantizer.project_in(rows)
+    torch.testing.assert_close(values.mean(dim=0), torch.zeros(3 * heads), atol=1e-4, rtol=0)
+    torch.testing.assert_close(values.std(dim=0), torch.ones(3 * heads), atol=1e-4, rtol=0)
+    old = rows @ before[0].T + before[1]
+    torch.testing.assert_close(values, (old - old.mean(dim=0)) / old.std(dim=0), atol=1e-3, rtol=1e-3)
+    with pytest.raises(ArcvqError, match="needs two positions or more, got 1"):
+        quantizer.balance_(latents[:1, :, :1, :1] if len(shape) > 2 else latents[:1])
+
+
 @pytest.mark.parametrize(
     ("cls", "options", "message"),
     [
@@ -104,9 +120,10 @@ def test_sure_and_balanced_signs_reach_the_lowest_entropy_term() -> None:
         (LFQ, {"codebook_size": 1}, "codebook_size must be a power of two from 2 on"),
         (LFQ, {"code_dim": 8}, "code_dim must be the number of bits, 9, got 8"),
         (LFQ, {"arc": {}}, "unknown option 'arc'"),
+        (LFQ, {"balanced": True}, "balanced sets the linear map to the bits, and there is none: dim is 9"),
     ],
 )
 def test_wrong_options_are_described(cls: type[Quantizer], options: dict[str, object], message: str) -> None:
     with pytest.raises(ArcvqError) as raised:
-        cls(64, **options)
+        cls(9 if "balanced" in options else 64, **options)
     assert message in str(raised.value)

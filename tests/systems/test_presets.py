@@ -61,7 +61,12 @@ HIERARCHY = {1: 694_593, 3: 695_747}
 OTHERS: dict[str, dict[str, Any]] = {
     "fsq": {"codebook_size": 512, "levels": (8, 8, 8)},
     "hyperspherical-vae": {"codebook_size": 0, "latent_dim": 65, "weight": 1.0, "kappa_floor": 1.0},
-    "lfq": {"codebook_size": 512, "entropy": Entropy(weight=0.1, temperature=0.01), "commitment_weight": 0.25},
+    "lfq": {
+        "codebook_size": 512,
+        "entropy": Entropy(weight=0.1, temperature=1.0),
+        "commitment_weight": 0.25,
+        "balanced": True,
+    },
     "sq-vae": {"codebook_size": 512, "type": "I", "floor": 1.0},
     "vae": {"codebook_size": 0, "latent_dim": 64, "weight": 1.0},
 }

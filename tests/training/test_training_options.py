@@ -10,7 +10,7 @@ from run_records import read_lines, read_losses
 from safetensors.torch import load_file
 
 from arcvq import ArcvqError, Tokenizer
-from arcvq.data import load_images
+from arcvq.data import load_images, to_unit
 from arcvq.systems import SYSTEMS, StageConfig, System, TrainingConfig
 from arcvq.training import train
 from arcvq.training.loop import TrainingRun
@@ -33,6 +33,16 @@ def test_a_short_training_lowers_the_loss_and_the_test_error(
     assert sum(losses[-5:]) < 0.8 * sum(losses[:5])
     errors = [line["mse"] for line in read_lines(tmp_path / "run") if line["kind"] == "eval"]
     assert errors[-1] < 0.8 * errors[0]
+
+
+def test_a_balanced_start_is_made_on_the_untrained_encoder_s_latents(tmp_path: Path, tiny_system: MakeSystem) -> None:
+    run = TrainingRun(tiny_system("lfq", {"quantizer.balanced": True}), tmp_path / "run", quiet=True)
+    run.start_codebook()
+    with torch.no_grad():
+        latents = run.tokenizer.latents(to_unit(run.images.gather(torch.arange(len(run.images)))))
+        bits = run.tokenizer.quantizer.to_code_space(latents.movedim(1, -1))
+    torch.testing.assert_close(bits.mean(dim=0), torch.zeros(bits.shape[1]), atol=1e-4, rtol=0)
+    torch.testing.assert_close(bits.std(dim=0), torch.ones(bits.shape[1]), atol=1e-4, rtol=0)
 
 
 def test_looks_that_draw_leave_the_training_as_it_is(tmp_path: Path, tiny_system: MakeSystem) -> None:

@@ -109,6 +109,11 @@ class Quantizer(nn.Module):
         """tokens (...) in 0 … K−1 → codes (..., code_dim)."""
         return nn.functional.embedding(tokens, self.require_codebook())
 
+    starts_from_latents = False  # whether `start_from_` is to be called, once, before training
+
+    def start_from_(self, latents: Tensor, seed: int = 0) -> None:
+        """Begin where these latents (in the layer's layout) are, those of the untrained encoder."""
+
     def upkeep(self, records: Sequence[Record]) -> None:
         """What one optimizer step changes. Subclasses do theirs and call this first: it advances the time."""
         with torch.no_grad():

@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from arcvq import distributed
 from arcvq.errors import ArcvqError
 from arcvq.functional import Backend, lattice_digits, lattice_tokens, straight_through, vq_loss
 from arcvq.functional.chunks import check_backend
-from arcvq.quantizers.base import Quantizer, QuantizerConfig
+from arcvq.quantizers.base import Quantizer, QuantizerConfig, through
 from arcvq.quantizers.entropy import Entropy, entropy_term
 
 
@@ -24,11 +25,14 @@ class LFQConfig(QuantizerConfig):
 
     commitment_weight  on mean (sg q − z)²
     entropy            keeps the bits sure and the codes in use; without it nothing does
+    balanced           training begins with every bit on for half of the tokens (`balance_`): a bit that is the same for all of them
+                       has no gradient that would change it
     backend            which body of the entropy term: auto, reference, chunked
     """
 
     commitment_weight: float = 0.25
     entropy: Entropy | None = field(default_factory=Entropy)
+    balanced: bool = False
     backend: Backend = "auto"
 
     def __post_init__(self) -> None:
@@ -56,6 +60,29 @@ class LFQ(Quantizer):
         self.levels = (2,) * self.code_dim
         corners = 2.0 * lattice_digits(self.levels) - 1
         self.register_buffer("codebook", corners, persistent=False)  # says nothing that codebook_size does not
+        self.starts_from_latents = self.config.balanced
+        if self.config.balanced and not isinstance(self.project_in, nn.Linear):
+            raise ArcvqError(
+                f"balanced sets the linear map to the bits, and there is none: dim is {dim}, as many as bits"
+            )
+
+    def start_from_(self, latents: Tensor, seed: int = 0) -> None:
+        self.balance_(latents)
+
+    @torch.no_grad()
+    def balance_(self, latents: Tensor) -> None:
+        """Set the linear map so that on these latents (in the layer's layout) each channel has mean 0 and spread 1. Once, before
+        training. Several processes follow the first one's latents."""
+        assert isinstance(self.project_in, nn.Linear)
+        rows = self._rows(latents)
+        self._count_nonfinite(rows)
+        values = through(self.project_in, rows).flatten(0, -2).float()
+        if values.shape[0] < 2:
+            raise ArcvqError(f"balance_ needs two positions or more, got {values.shape[0]}")
+        mean, spread = values.mean(dim=0), values.std(dim=0).clamp(min=1e-6)
+        bias = (self.project_in.bias - mean) / spread
+        self.project_in.bias.copy_(distributed.from_first_process(bias))
+        self.project_in.weight.copy_(distributed.from_first_process(self.project_in.weight / spread.unsqueeze(1)))
 
     def quantize(
         self, latents: Tensor, valid: Tensor | None

@@ -90,7 +90,8 @@ class VQ(Quantizer):
         config = self.config
         self.make_codebook()
         self.samp = Samp(config.ball, config.arc, total_steps=config.total_steps, backend=config.backend)
-        if config.start == "kmeans":
+        self.starts_from_latents = config.start == "kmeans"
+        if self.starts_from_latents:
             self.register_buffer("started", torch.tensor(False))
         if config.restart:
             self.register_buffer("share", torch.full((config.codebook_size,), 1 / config.codebook_size))
@@ -172,6 +173,9 @@ class VQ(Quantizer):
                 self.samp.observe_(counts)
             # Last, so that whatever moved a code leaves it inside the ball: step number t is bounded by M(t).
             self.bound_()
+
+    def start_from_(self, latents: Tensor, seed: int = 0) -> None:
+        self.kmeans_start_(latents, seed=seed)
 
     @torch.no_grad()
     def kmeans_start_(self, latents: Tensor, iterations: int = 10, seed: int = 0) -> None:

@@ -28,7 +28,6 @@ from arcvq.data import (
 )
 from arcvq.errors import ArcvqError, Stopped
 from arcvq.objectives import Reconstruction
-from arcvq.quantizers import VQ
 from arcvq.storage import write_json
 from arcvq.systems import System, TrainingConfig
 from arcvq.tokenizers import Tokenizer
@@ -49,7 +48,7 @@ from arcvq.training.optimization import check_stages, learning_rate, make_optimi
 from arcvq.training.run import RunFolder
 from arcvq.training.step import Outcome, Step, image_layout
 
-KMEANS_IMAGES = 2048
+START_IMAGES = 2048
 AGREE_EVERY = 10
 
 
@@ -315,16 +314,16 @@ class TrainingRun:
         self.tokenizer.save_pretrained(self.run.model, notes={**about, **notes})
 
     def start_codebook(self) -> None:
-        """The k-means start, on the latents of the untrained encoder."""
+        """Where a quantizer begins with the latents of the untrained encoder: these."""
         quantizer = self.tokenizer.quantizer
-        if isinstance(quantizer, VQ) and quantizer.config.start == "kmeans":
+        if quantizer.starts_from_latents:
             chosen = torch.randperm(len(self.images), generator=torch.Generator().manual_seed(self.training.seed))
             with torch.no_grad():
                 parts = [
                     self.tokenizer.latents(to_unit(self.images.gather(part)))
-                    for part in chosen[:KMEANS_IMAGES].split(256)
+                    for part in chosen[:START_IMAGES].split(256)
                 ]
-            quantizer.kmeans_start_(torch.cat(parts), seed=self.training.seed)
+            quantizer.start_from_(torch.cat(parts), seed=self.training.seed)
 
     def finish(self) -> Tokenizer:
         """What remains: the model, and what it took."""
