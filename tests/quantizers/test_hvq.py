@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from arcvq import ArcvqError
+from arcvq.functional import gumbel
 from arcvq.quantizers import HVQ, Revival
 
 
@@ -44,6 +45,19 @@ def test_the_temperature_falls_in_a_line_and_the_last_draws_are_codes() -> None:
     assert HVQ(3, 5)(torch.randn(4, 3)).stats["temperature"].item() == pytest.approx(0.667)
 
 
+@pytest.mark.parametrize(("step", "temperature"), [(0, 2.0), (10, 0.05)], ids=["warm", "cold"])
+def test_a_draw_is_a_mixture_at_the_temperature_of_its_step(step: int, temperature: float) -> None:
+    quantizer, latents = HVQ(3, 5, temperature=2.0, temperature_end=0.05, total_steps=10), torch.randn(50, 3)
+    quantizer.step.fill_(step)
+    torch.manual_seed(7)
+    noise = gumbel(torch.empty(50, 5))
+    scores = noise - (latents.unsqueeze(1) - quantizer.codebook).square().sum(dim=2)
+    torch.manual_seed(7)
+    out = quantizer(latents)
+    assert torch.equal(out.tokens, scores.argmax(dim=1))
+    torch.testing.assert_close(out.quantized, (scores / temperature).softmax(dim=1) @ quantizer.codebook)
+
+
 def test_evaluation_takes_the_nearest_code_or_draws_as_it_is_told() -> None:
     codes, latents = torch.tensor([[0.0], [1.0]]), torch.full((4000, 1), 0.25)
     shares = {}
@@ -65,7 +79,7 @@ def filled(quantizer: HVQ, taken: list[int]) -> torch.Tensor:
 
 
 def no_tokens(quantizer: HVQ) -> Any:
-    return quantizer(torch.zeros(1, 3), torch.zeros(1, dtype=torch.bool))
+    return quantizer(torch.zeros(1, quantizer.dim), torch.zeros(1, dtype=torch.bool))
 
 
 def test_the_least_taken_code_is_put_beside_the_most_taken_when_it_is_time() -> None:
@@ -79,6 +93,17 @@ def test_the_least_taken_code_is_put_beside_the_most_taken_when_it_is_time() -> 
     assert torch.equal(moved[[0, 1, 3]], before[[0, 1, 3]])  # one code a time, though code 1 is as good as dead, too
     assert 0 < (moved[2] - before[0]).norm() < 0.1
     assert quantizer.taken.tolist() == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("revival", [Revival(every=1), Revival(every=1, noise=0.3)], ids=["default", "wide"])
+def test_beside_is_a_normal_draw_with_the_deviation_that_is_said(revival: Revival) -> None:
+    quantizer = HVQ(10_000, 2, revival=revival)
+    before = filled(quantizer, [100, 0])
+    quantizer.after_step(no_tokens(quantizer))
+    away = (quantizer.codebook.detach()[1] - before[0]) / revival.noise
+    assert away.mean().item() == pytest.approx(0.0, abs=0.05)
+    assert away.std().item() == pytest.approx(1.0, rel=0.05)
+    assert (away.abs() < 1).float().mean().item() == pytest.approx(math.erf(math.sqrt(0.5)), abs=0.03)
 
 
 def test_a_code_with_enough_tokens_stays() -> None:

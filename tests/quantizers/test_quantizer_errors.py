@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from arcvq import VQ, Arc, ArcVQ, ArcvqError
-from arcvq.quantizers import Quantizer
+from arcvq.quantizers import FSQ, HVQ, LFQ, SQ, Gaussian, Quantizer, VonMisesFisher
 
 
 def message_of(work: Callable[[], Any]) -> str:
@@ -106,6 +106,13 @@ def test_wrong_tokens_are_described(options: dict[str, Any], tokens: torch.Tenso
 )
 def test_wrong_options_are_named_with_what_was_expected(options: dict[str, Any], message: str) -> None:
     assert message in message_of(lambda: ArcVQ(**{"dim": 4, "codebook_size": 8, **options}))
+
+
+@pytest.mark.parametrize("option", ["arc", "ball"])
+@pytest.mark.parametrize("cls", [FSQ, HVQ, LFQ, SQ, Gaussian, VonMisesFisher])
+def test_samp_is_refused_by_what_has_no_codes_of_its_own_to_choose(cls: type[Quantizer], option: str) -> None:
+    for value in ({}, None):
+        assert message_of(lambda value=value: cls(4, **{option: value})).startswith(f"unknown option '{option}': ")
 
 
 def test_options_may_be_plain_mappings_and_numbers_of_other_libraries() -> None:

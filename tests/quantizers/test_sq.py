@@ -4,8 +4,10 @@ import math
 
 import pytest
 import torch
+from torch import Tensor
 
 from arcvq import ArcvqError
+from arcvq.functional import gumbel
 from arcvq.quantizers import SQ
 
 TYPES = ("I", "II", "III", "IV")
@@ -33,9 +35,23 @@ def test_each_type_shares_its_variance_as_it_says(type: str, shape: tuple[int, i
         images = variance.reshape(4, 3)
         assert torch.equal(images, images[:, :1].expand(4, 3))
         assert images[:, 0].unique().numel() == 4
-    if type == "III":
-        own = quantizer.variance_head(latents)
-        torch.testing.assert_close(variance, own.mean(dim=1, keepdim=True).exp() + 20)
+
+
+@pytest.mark.parametrize(
+    ("type", "own"),
+    [
+        ("II", [[32], [32], [12], [12]]),
+        ("III", [[8], [128], [4], [36]]),
+        ("IV", [[8, 8], [128, 128], [2, 8], [6, 216]]),
+    ],
+)
+def test_the_variance_is_the_exponential_of_means_of_logarithms(type: str, own: list[list[float]]) -> None:
+    quantizer = SQ(2, 8, type=type, positions=2, start_variance=20.0)
+    with torch.no_grad():
+        quantizer.variance_head.weight.copy_(torch.tensor([[0.0, 1.0], [1.0, 0.0]]))
+        quantizer.variance_head.bias.copy_(torch.tensor([2.0, 8.0]).log())  # (a, b) → (2b, 8a), as logarithms
+    latents = torch.tensor([[1.0, 4.0], [16.0, 64.0], [1.0, 1.0], [27.0, 3.0]]).log()
+    torch.testing.assert_close(quantizer.variance(latents, None), torch.tensor(own) + 20.0)
 
 
 def test_type_two_leaves_padding_out_of_an_images_mean() -> None:
@@ -82,6 +98,37 @@ def test_gradients_reach_latents_codes_and_variance_without_a_stop(type: str) ->
     for parameter in (latents, *quantizer.parameters()):
         assert parameter.grad is not None
         assert parameter.grad.abs().sum() > 0
+
+
+def drawn(quantizer: SQ, latents: Tensor, noise: Tensor, temperature: float) -> Tensor:
+    variance = quantizer.variance(latents, None).unsqueeze(1)
+    logits = -((latents.unsqueeze(1) - quantizer.codebook).square() / (2 * variance)).sum(dim=2)
+    return ((logits + noise) / temperature).softmax(dim=1) @ quantizer.codebook
+
+
+@pytest.mark.parametrize("type", TYPES)
+@pytest.mark.parametrize(("step", "temperature"), [(0, 2.0), (6, 2 * math.exp(-3))], ids=["warm", "cold"])
+def test_a_draw_is_a_mixture_at_the_temperature_of_its_step(type: str, step: int, temperature: float) -> None:
+    options = {"start_variance": 0.5, "floor": 0.0, "temperature": {"start": 2.0, "decay": 0.5}}
+    quantizer, latents = SQ(4, 8, type=type, positions=3, **options), torch.randn(6, 4)
+    quantizer.step.fill_(step)
+    torch.manual_seed(7)
+    expected = drawn(quantizer, latents, gumbel(torch.empty(6, 8)), temperature)
+    torch.manual_seed(7)
+    torch.testing.assert_close(quantizer(latents).quantized, expected)
+
+
+@pytest.mark.parametrize("type", TYPES)
+def test_the_distance_moves_latents_codes_and_variance_without_a_stop(type: str) -> None:
+    quantizer = SQ(4, 8, type=type, positions=3, start_variance=0.5, floor=0.0).double()
+    latents = torch.randn(6, 4, dtype=torch.float64, requires_grad=True)
+    torch.manual_seed(7)
+    codes = drawn(quantizer, latents, gumbel(torch.empty(6, 8, dtype=torch.float64)), 1.0)
+    distance = ((latents - codes).square() / (2 * quantizer.variance(latents, None))).sum(dim=1).mean()
+    torch.manual_seed(7)
+    ours = quantizer(latents).losses["distance"]
+    wanted = (latents, *quantizer.parameters())
+    torch.testing.assert_close(torch.autograd.grad(ours, wanted), torch.autograd.grad(distance, wanted))
 
 
 def test_the_temperature_falls_with_the_steps() -> None:

@@ -78,14 +78,64 @@ def test_the_upper_layer_reconstructs_standardized_latents_and_the_lower_gets_no
     torch.testing.assert_close(variance, torch.ones(8), rtol=1e-3, atol=0)
 
 
-def test_the_quantizers_losses_are_per_element_of_what_is_reconstructed(images: Tensor) -> None:
-    tokenizer = make().train()
-    train_only(tokenizer, "lower.0")
-    layer = tokenizer.layers_below[0]
-    alone = layer.quantizer(layer.encoder(images)).losses
+@pytest.mark.parametrize(
+    ("index", "parts", "elements"),
+    [(0, ("lower.0",), 3 * 4), (1, TOP, 8 * 4)],  # 14·14 tokens, 3·28·28 pixels; 7·7 tokens, 8·14·14 latents
+    ids=["lowest", "top"],
+)
+def test_the_quantizers_losses_are_per_element_of_what_is_reconstructed(
+    index: int, parts: tuple[str, ...], elements: int, images: Tensor
+) -> None:
+    tokenizer, images = make(channels=3).train(), images.expand(-1, 3, -1, -1)
+    train_only(tokenizer, *parts)
+    layer = [*tokenizer.layers_below, tokenizer][index]
+    alone = layer.quantizer(layer.encoder(tokenizer._climb(images, index)[0])).losses
     ours = tokenizer(images)[1].losses
-    for name, term in alone.items():  # 14·14 tokens, 1·28·28 pixels
-        torch.testing.assert_close(ours[name], term / 4)
+    assert alone.keys() == {"kl", "commitment"}
+    for name, term in alone.items():
+        torch.testing.assert_close(ours[name], term / elements)
+
+
+def standardized(tokenizer: HierarchicalTokenizer) -> HierarchicalTokenizer:
+    """With moments that are far from 0 and 1, and other ones in each layer."""
+    for scale, layer in enumerate(tokenizer.layers_below, 1):
+        layer.standardize.mean.copy_(scale * torch.randn(8))
+        layer.standardize.variance.copy_(scale * (0.5 + 3 * torch.rand(8)))
+    return tokenizer
+
+
+def down(tokenizer: HierarchicalTokenizer, made: Tensor) -> Tensor:
+    """What the top layer decoded → images: to the scale of the layer below, onto its nearest codes, through its decoder."""
+    for layer in reversed(tokenizer.layers_below):
+        mean, deviation = (x.view(-1, 1, 1) for x in (layer.standardize.mean, layer.standardize.variance.sqrt()))
+        rows, codebook = (made * deviation + mean).movedim(1, -1), layer.quantizer.codebook
+        nearest = (rows.unsqueeze(-2) - codebook).square().sum(dim=-1).argmin(dim=-1)
+        made = layer.decoder(codebook[nearest].movedim(-1, 1))
+    return 2 * torch.sigmoid(made) - 1
+
+
+@pytest.mark.parametrize("layers", [2, 3])
+def test_tokens_come_down_layer_by_layer_each_at_its_own_scale(layers: int) -> None:
+    tokenizer = standardized(make(layers).eval())
+    with torch.no_grad():
+        tokenizer.layers_below[0].decoder[-1].weight.mul_(20)  # pixels that are not all grey
+        tokens = torch.randint(32, (2, 4, 4))
+        expected = down(tokenizer, tokenizer.decoder(tokenizer.quantizer.codebook[tokens].movedim(-1, 1)))
+    assert expected.abs().max() > 0.5
+    torch.testing.assert_close(tokenizer.decode(tokens), expected)
+
+
+def test_what_each_layer_made_in_training_is_shown_as_pixels(images: Tensor) -> None:
+    tokenizer = standardized(make().train())
+    target = (images, tokenizer._climb(images, 1)[0].detach())
+    for index, (parts, layer) in enumerate(((("lower.0",), tokenizer.layers_below[0]), (TOP, tokenizer))):
+        train_only(tokenizer, *parts)
+        torch.manual_seed(7)
+        made = layer.decoder(layer.quantizer(layer.encoder(target[index])).quantized)
+        torch.manual_seed(7)
+        reconstruction, out = tokenizer(images)
+        torch.testing.assert_close(reconstruction, down(tokenizer, made) if index else 2 * torch.sigmoid(made) - 1)
+    torch.testing.assert_close(out.losses["latents"], (made - target[1]).square().mean())
 
 
 def test_upkeep_goes_to_the_layer_that_learns_and_to_the_moments_below_it(images: Tensor) -> None:
