@@ -1,5 +1,6 @@
 """Every system learns, and every option of a training does what it says."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,29 @@ def test_looks_that_draw_leave_the_training_as_it_is(tmp_path: Path, tiny_system
     )
     for name, tensor in weights(once).items():
         assert torch.equal(tensor, weights(often)[name]), name
+
+
+UNDER_SAMP = ["cvq-vae-samp", "simvq-samp", "vq-vae-ema-samp", "vq-vae-rotation-samp"]
+
+
+@pytest.mark.parametrize("name", UNDER_SAMP)
+def test_another_system_under_samp_learns_inside_the_ball(name: str, tmp_path: Path, tiny_system: MakeSystem) -> None:
+    changes = {"training.steps": 100, "data.limit": 256, "data.batch_size": 32}
+    tokenizer = train(tiny_system(name, changes), tmp_path / "run", quiet=True)
+    losses = read_losses(tmp_path / "run")
+    assert sum(losses[-5:]) < 0.8 * sum(losses[:5])
+    errors = [line["mse"] for line in read_lines(tmp_path / "run") if line["kind"] == "eval"]
+    assert errors[-1] < 0.8 * errors[0]
+    assert tokenizer.quantizer.codebook.norm(dim=1).max() <= math.exp(3e-4 * 100) * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("name", UNDER_SAMP)
+def test_another_system_under_samp_is_held_by_a_ball_too_small_for_it(
+    name: str, tmp_path: Path, tiny_system: MakeSystem
+) -> None:
+    tokenizer = train(tiny_system(name, {"quantizer.ball.start": 0.2}), tmp_path / "run", quiet=True)
+    norms = tokenizer.quantizer.codebook.norm(dim=1)
+    assert norms.max().item() == pytest.approx(0.2 * math.exp(3e-4 * 6), rel=1e-5)
 
 
 def test_the_returned_tokenizer_is_the_saved_one_ready_for_use(tmp_path: Path, tiny_system: MakeSystem) -> None:
