@@ -93,8 +93,9 @@ def test_the_papers_defaults() -> None:
     assert (config.metric, config.start, config.legacy) == ("cosine", "unit-sphere", False)
 
 
-def test_the_layers_arc_term_is_the_functional_loss_times_its_weight() -> None:
-    quantizer = ArcVQ(4, 16, arc=Arc(scale=7.0, margin=0.3, top_k=5, weight=0.5))
+@pytest.mark.parametrize("metric", ["cosine", "euclidean"])
+def test_the_layers_arc_term_is_the_functional_loss_times_its_weight(metric: str) -> None:
+    quantizer = ArcVQ(4, 16, metric=metric, arc=Arc(scale=7.0, margin=0.3, top_k=5, weight=0.5))
     latents = torch.randn(40, 4)
     expected = 0.5 * arc_loss(latents, quantizer.codebook, 7.0, 0.3, 5)
     torch.testing.assert_close(quantizer(latents).losses["arc"], expected)

@@ -70,6 +70,8 @@ def test_another_system_under_samp_learns_inside_the_ball(name: str, tmp_path: P
     assert sum(losses[-5:]) < 0.8 * sum(losses[:5])
     errors = [line["mse"] for line in read_lines(tmp_path / "run") if line["kind"] == "eval"]
     assert errors[-1] < 0.8 * errors[0]
+    arcs = [line["arc_loss"] for line in read_lines(tmp_path / "run") if line["kind"] == "train"]
+    assert 0 < sum(arcs[-5:]) < 0.8 * sum(arcs[:5])
     assert tokenizer.quantizer.codebook.norm(dim=1).max() <= math.exp(3e-4 * 100) * (1 + 1e-6)
 
 
