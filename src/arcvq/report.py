@@ -24,6 +24,7 @@ COLUMNS: dict[str, tuple[str, str, int]] = {
     "perplexity": ("perplexity", ".1f", 1),
     "tokens_per_image": ("tokens/image", ".0f", 0),
     "bits_per_image": ("bits/image", ".0f", 0),
+    "rate": ("nats/image", ".2f", 0),
 }
 
 

@@ -55,6 +55,11 @@ def test_what_is_missing_is_said(folder: Path, add: Add) -> None:
     assert block(page, "table7").startswith("Nothing to measure")
 
 
+def test_the_rate_of_continuous_latents_is_said(folder: Path, add: Add) -> None:
+    add("vae", 1, exact={"psnr": 18.0, "rate": 20.0})
+    assert "- vae, seed 1: a rate of 20.00 nats, 28.9 bits, an image" in block(results_page(folder, None), "table9")
+
+
 def test_a_shared_device_is_said(folder: Path, add: Add) -> None:
     for seed, at_a_time in enumerate((None, 1, 3), start=1):
         add("vq-vae", seed, exact={"psnr": 24.0}, at_a_time=at_a_time)

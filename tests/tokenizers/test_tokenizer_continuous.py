@@ -59,7 +59,7 @@ def test_what_it_logs_has_a_rate_and_no_usage(run: Path) -> None:
     trained = [line for line in lines if line["kind"] == "train"]
     looked = [line for line in lines if line["kind"] == "eval"]
     assert all(line["rate"] > 0 and "divergence" in line and "perplexity" not in line for line in trained)
-    assert all("psnr" in line and "usage" not in line for line in looked)
+    assert all("psnr" in line and line["rate"] > 0 and "usage" not in line for line in looked)
     assert not list((run / "codebooks").glob("*"))
 
 
@@ -67,11 +67,21 @@ def test_measuring_it_says_why_the_codebooks_numbers_are_missing(run: Path) -> N
     evaluation = measure(
         run, metrics=["psnr", "usage", "perplexity", "bits_per_image", "geometry"], limit=20
     ).evaluations[0]
-    assert set(evaluation.metrics) == {"psnr"}
+    assert set(evaluation.metrics) == {"psnr", "rate"}
     assert evaluation.missing == {
         **dict.fromkeys(("usage", "perplexity", "bits_per_image"), "not applicable: the model gave no tokens"),
         "geometry": "not applicable: the model has no codebook of vectors",
     }
+
+
+def test_its_rate_is_the_divergence_of_an_image_s_latents(run: Path) -> None:
+    measured = measure(run, metrics=["bits_per_image"], limit=20)
+    assert set(measure(run, metrics=["psnr"], limit=20).evaluations[0].metrics) == {"psnr"}
+    tokenizer = measured.tokenizer.eval()
+    with torch.no_grad():
+        _, quantized = tokenizer(to_unit(measured.images.gather(torch.arange(20))))
+    nats = float(quantized.stats["rate"]) * quantized.record.latents.shape[0] / 20
+    assert measured.evaluations[0].metrics["rate"] == pytest.approx(nats, rel=1e-5)
 
 
 def test_the_figures_of_codebooks_are_refused_in_one_line(run: Path) -> None:

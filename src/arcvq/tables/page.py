@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,7 @@ def small_images(each: Table, grouped: Grouped, printed: dict[str, Any]) -> list
         lines += [f"**{data}**{image_count(shown)}", ""]
         lines += [*table(headings, rows, left=2), ""] if rows else []
         lines += [f"Not measured: {', '.join(missing)}.", ""] if missing else []
+        lines += rates(shown)
         lines += reasons(shown)
     return lines
 
@@ -124,6 +126,17 @@ def origin(results: list[Result]) -> list[str]:
 def image_count(results: list[Result]) -> str:
     counts = sorted({m["images"] for result in results for m in result.document["protocols"].values()})
     return f", {' or '.join(f'{count:,}' for count in counts)} test images" if counts else ""
+
+
+def rates(results: list[Result]) -> list[str]:
+    """What the latents of a continuous bottleneck cost: its counterpart of bits an image."""
+    measured = [(result, (result.metrics("exact") or {}).get("rate")) for result in results]
+    said = [
+        f"- {result.name}, seed {result.seed}: a rate of {rate:.2f} nats, {rate / math.log(2):.1f} bits, an image"
+        for result, rate in measured
+        if rate is not None
+    ]
+    return [*said, ""] if said else []
 
 
 def reasons(results: list[Result]) -> list[str]:

@@ -25,9 +25,10 @@ def observe(tokenizer: Tokenizer, images: Images) -> tuple[dict[str, Any], Tenso
     """
     was_training, random = tokenizer.training, random_state()
     tokenizer.eval()
+    reconstruct = Reconstructor(tokenizer)
     try:
         result = evaluate(
-            reconstructor(tokenizer),
+            reconstruct,
             images,
             protocol=EXACT,
             codebook=tokenizer.quantizer.codebook,
@@ -37,20 +38,30 @@ def observe(tokenizer: Tokenizer, images: Images) -> tuple[dict[str, Any], Tenso
     finally:
         tokenizer.train(was_training)
         restore_random_state(random)
-    return {**result.metrics, **_codebook_state(tokenizer)}, result.counts
+    return {**result.metrics, **reconstruct.metrics, **_codebook_state(tokenizer)}, result.counts
 
 
-def reconstructor(tokenizer: Tokenizer) -> Any:
-    """What `evaluate` calls: images → (reconstruction, tokens), without gradients."""
+class Reconstructor:
+    """What `evaluate` calls: images → (reconstruction, tokens), without gradients. Adds up what a continuous bottleneck's latents
+    cost meanwhile."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer, self.images, self.nats = tokenizer, 0, 0.0
 
     @torch.no_grad()
-    def reconstruct(images: Tensor) -> tuple[Tensor, Tensor | None]:
+    def __call__(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
         # The plain forward, in float32, whatever compilation or autocast the training has wrapped around the call.
         with ieee_convolutions():
-            reconstruction, quantized = type(tokenizer).forward(tokenizer, images)
+            reconstruction, quantized = type(self.tokenizer).forward(self.tokenizer, images)
+        if "rate" in quantized.stats:  # a mean over vectors
+            self.images += len(images)
+            self.nats += float(quantized.stats["rate"]) * len(quantized.record.latents)
         return reconstruction.float(), quantized.tokens
 
-    return reconstruct
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The rate: nats an image."""
+        return {"rate": self.nats / self.images} if self.images else {}
 
 
 def save_codebook(folder: Path, step: int, tokenizer: Tokenizer, counts: Tensor | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from arcvq.metrics import Evaluation, evaluate_under
 from arcvq.storage import read_json, write_json
 from arcvq.tokenizers import Tokenizer
 from arcvq.training.environment import device_name, library_versions
-from arcvq.training.observe import reconstructor
+from arcvq.training.observe import Reconstructor
 from arcvq.training.run import RunFolder
 
 
@@ -59,9 +59,10 @@ def measure(
     images = load_images(name, split="test", root=Path(root) if root else None, image_size=tokenizer.side, limit=limit)
     if images.channels != tokenizer.channels:
         raise ArcvqError(f"{name} has {images.channels} channels but the tokenizer takes {tokenizer.channels}")
+    reconstruct = Reconstructor(tokenizer)
     evaluations = evaluate_under(
         protocols,
-        reconstructor(tokenizer),
+        reconstruct,
         images.to(device),
         codebook=tokenizer.quantizer.codebook,
         device=device,
@@ -69,6 +70,8 @@ def measure(
         download=download,
         progress=None if progress is None else _labelled(progress, " and ".join(protocols)),
     )
+    if metrics is None or "bits_per_image" in metrics:  # of which it is the counterpart
+        evaluations = [replace(each, metrics={**each.metrics, **reconstruct.metrics}) for each in evaluations]
     document: dict[str, Any] = {
         "name": system.title if system else str(source),
         "system": tokenizer.system,
