@@ -165,3 +165,21 @@ def test_wrong_options_are_described(options: dict[str, object], message: str) -
 def test_images_of_another_size_than_type_two_expects_are_refused() -> None:
     with pytest.raises(ArcvqError, match="expects images of 4 tokens each, got 6 tokens"):
         SQ(4, 8, type="II", positions=4)(torch.randn(6, 4))
+
+
+def test_evaluation_takes_the_likeliest_code_or_draws_as_it_is_told() -> None:
+    shares = {}
+    latents = torch.full((4000, 4), 0.1)
+    for evaluation in ("argmax", "sample"):
+        torch.manual_seed(0)
+        quantizer = SQ(4, 2, floor=0.0, start_variance=1.0, evaluation=evaluation)
+        with torch.no_grad():
+            quantizer.codebook.copy_(torch.tensor([[-1.0] * 4, [1.0] * 4]))
+        out = quantizer.eval()(latents)
+        torch.testing.assert_close(out.quantized, quantizer.decode(out.tokens))
+        shares[evaluation] = out.tokens.float().mean().item()
+    # −‖z − e‖² / 2 differs by 4 · ((1.1)² − (0.9)²) / 2.
+    assert shares["argmax"] == 1.0
+    assert shares["sample"] == pytest.approx(torch.sigmoid(torch.tensor(0.8)).item(), abs=0.03)
+    with pytest.raises(ArcvqError, match="evaluation"):
+        SQ(4, 2, evaluation="often")

@@ -43,6 +43,7 @@ class SQConfig(QuantizerConfig):
     start_variance  exp θ at the start, in σ² = v + exp θ: v is `floor` in type I and read off the latents in the others
     floor           1 in the released code; 0 makes σ² free, as in the paper
     temperature     of the draw in training
+    evaluation      argmax, the likeliest code; or sample, one drawn as often as it is likely
     positions       type II: h·w, how many positions an image has
     elements        how many image elements stand behind one token: the losses are a share of the ELBO per element. 1 if not given
                     A system fills in the last two.
@@ -52,6 +53,7 @@ class SQConfig(QuantizerConfig):
     start_variance: float = 20.0
     floor: float = 1.0
     temperature: Temperature = field(default_factory=Temperature)
+    evaluation: Literal["argmax", "sample"] = "argmax"
     positions: int | None = None
     elements: int | None = None
 
@@ -94,7 +96,8 @@ class SQ(Quantizer):
             z, codebook = latents.to(dtype), self.codebook.to(dtype)
             variance = self.variance(z, valid)  # (1, 1), (N, 1) or (N, code_dim)
             logits = code_logits(z, codebook, 1 / variance)  # (N, K)
-            tokens = logits.detach().argmax(dim=1)
+            draws = self.config.evaluation == "sample" and not self.training
+            tokens = (logits.detach() + gumbel(logits) if draws else logits.detach()).argmax(dim=1)
             temperature = self.temperature.at(self.step, self.config.total_steps)
             if self.training:
                 codes = matmul(relaxed_one_hot(logits, temperature.to(dtype), gumbel(logits)), codebook)
