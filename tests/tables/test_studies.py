@@ -12,11 +12,12 @@ import torch
 from test_results_page import block, rows
 
 from arcvq import ArcvqError
+from arcvq.config import to_dict
 from arcvq.systems import load_system, preset_names
 from arcvq.tables import Experiment, chosen_text, group, read_results, results_page
 from arcvq.tables.chosen import CHOSEN, choose
 from arcvq.tables.curves import budget_curves, curves
-from arcvq.tables.results import of_run
+from arcvq.tables.results import Result, of_run
 from arcvq.tables.studies import BUDGETS, CONTENDERS, GRID, HEAVIER, RECIPE, RECIPES, TUNING, budgets, tuning
 
 Add = Callable[..., None]
@@ -214,6 +215,14 @@ def test_an_option_that_came_later_leaves_the_hash(folder: Path, add: Add) -> No
     del document["config"]["data"]["holdout"]
     path.write_text(json.dumps(document))
     assert len({result.config_hash for result in read_results(folder)}) == 1
+
+
+def test_an_option_counts_with_its_default_where_a_result_does_not_have_it() -> None:
+    now, before, other = (json.loads(json.dumps(to_dict(load_system("cifar10/sq-vae")))) for _ in range(3))
+    del before["quantizer"]["evaluation"]
+    other["quantizer"]["evaluation"] = "sample"
+    hashes = [Result("cifar10", {"config": config}).config_hash for config in (now, before, other)]
+    assert hashes[0] == hashes[1] != hashes[2]
 
 
 def test_what_is_beyond_the_spread_is_told_cell_by_cell(folder: Path, add: Add) -> None:

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from arcvq.config import to_dict
 from arcvq.errors import ArcvqError
 from arcvq.storage import read_json
+from arcvq.systems import parse_system
 
 # Metric → heading, format, which way is better: 1 up, −1 down, 0 neither.
 METRICS: dict[str, tuple[str, str, int]] = {
@@ -53,9 +55,9 @@ class Result:
 
     @property
     def config_hash(self) -> str:
-        """Of every setting as it was recorded, but for the seed, the name and where the data lay. What is null counts as not
-        there: an option that came later and is not used makes no difference."""
-        config = _without_null(self.document["config"])
+        """Of every setting but the seed, the name and where the data lay. An option that came later than the result counts with its
+        default, so that it makes no difference where it is not used."""
+        config = _without_null(_resolved(self.document["config"]))
         config.pop("name", None)
         config.get("training", {}).pop("seed", None)
         config.get("data", {}).pop("root", None)
@@ -204,6 +206,14 @@ def between_markers(text: str, key: str, section: str) -> str:
     if not found or not closed:
         raise ArcvqError(f"the markers {begin} and {end} are not both there")
     return f"{head}{begin}\n{section}\n{end}{tail}"
+
+
+def _resolved(config: dict[str, Any]) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(json.dumps(to_dict(parse_system(config))))
+    except ArcvqError:  # another version's, or no system's
+        return config
+    return found
 
 
 def _without_null(value: Any) -> Any:
