@@ -193,6 +193,7 @@ def test_a_hierarchy_divides_its_training_among_its_layers(length: dict[str, int
         ({"steps": 7}, 7, [3, 4]),
         ({"stages": [{"train": ["lower.0"], "steps": 10}, {"train": TOP, "epochs": 9}]}, 10 + 9 * 7, [10, 9 * 7]),
         ({"stages": [{"train": ["lower.0"], "steps": n} for n in (4, 6)]}, 10, [10, 1]),
+        ({"stages": [{"train": ["lower"], "steps": 4}, {"train": ["lower.0.decoder"], "steps": 5}]}, 9, [9, 1]),
     ],
 )
 def test_the_temperature_of_each_layer_falls_over_the_layer_s_own_training(

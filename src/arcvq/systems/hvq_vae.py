@@ -57,11 +57,16 @@ class HVQVAE(System):
         given, epochs = sum(stage.steps or 0 for stage in stages), sum(stage.epochs or 0 for stage in stages)
         lengths = self.training.stage_steps((total_steps - given) // epochs if epochs else 0)
         below = [f"lower.{i}" for i in range(self.tokenizer.layers - 1)]
-        trained = [
-            next((i for i, name in enumerate(below) if any(part.startswith(name) for part in stage.train)), len(below))
+        trained = [  # by each stage: the lowest layer that it names, or that is within or around what it names
+            next((i for i, name in enumerate(below) if any(_overlap(part, name) for part in stage.train)), len(below))
             for stage in stages
         ]
         return [max(1, sum(n for n, i in zip(lengths, trained) if i == layer)) for layer in range(len(below) + 1)]
+
+
+def _overlap(one: str, other: str) -> bool:
+    """Whether one dotted name is the other, or begins it."""
+    return f"{one}.".startswith(f"{other}.") or f"{other}.".startswith(f"{one}.")
 
 
 def _share(length: int | None, index: int, parts: int) -> int | None:
