@@ -142,9 +142,19 @@ def test_time_is_known_from_results_on_the_same_device(places: Places) -> None:
     assert plan.seconds == 220.0  # the first is measured while the second trains
     bf16 = ["--training.precision", "bf16"]
     assert plan_of("ablations", places, data=["cifar10"], only=["arcvq-vae-top1"], settings=bf16).seconds == 60.0
-    other = plan_of("components", places, data=["cifar10"], only=["vq-vae-bbnr"])
+    other = plan_of("components", places, data=["mnist"], only=["vq-vae-bbnr"])
     assert (other.open[0].train, other.unknown) == (None, 1)
     assert json.loads(json.dumps(other.to_json()))["runs"][0]["train_seconds"] is None
+
+
+def test_a_preset_nobody_has_timed_is_taken_for_the_slowest(places: Places) -> None:
+    result(places, "cifar10/vq-vae-seed1", seconds=80.0)
+    result(places, "cifar10/arcvq-vae-seed1", seconds=110.0)
+    result(places, "mnist/arcvq-vae-seed1", seconds=900.0)
+    (other,) = plan_of("components", places, data=["cifar10"], only=["vq-vae-bbnr"]).open
+    assert (other.train, other.source) == (110.0, "another preset")
+    (short,) = plan_of("tuning", places, only=["tune-simvq-lr1e-3"]).open
+    assert (short.train, short.source) == (10.0 + 100.0 * 100 / 500, "another preset")
 
 
 def test_time_is_the_share_of_the_device(places: Places) -> None:

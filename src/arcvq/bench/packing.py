@@ -28,7 +28,7 @@ from arcvq.sweep.sharing import PIPES, mps, mps_available
 from arcvq.sweep.workers import POLL
 from arcvq.training.interruption import stop_signals
 
-AT_A_TIME = (1, 2, 3, 4)
+AT_A_TIME = (1, 2, 3, 4, 6)
 
 
 def run_packing(

@@ -39,7 +39,8 @@ class Time:
 
 
 class Times:
-    """What is known, best first: runs of this sweep, results on the same device, either of another length, trial steps."""
+    """What is known, best first: runs of this sweep, results on the same device, either of another length, trial steps or, where
+    those are not wanted, the slowest of the other presets."""
 
     def __init__(self, file: Path, results: Sequence[Result], device: str, *, dry_runs: bool) -> None:
         self.file, self.device, self.dry_runs = file, device, dry_runs
@@ -61,25 +62,17 @@ class Times:
         alike = [t for t in own if t.how == how]
         if alike:
             return next((t for t in reversed(alike) if t.source == Time.source), alike[-1])
-        from_results = [
-            Time(
-                run.preset,
-                _how_of(result.document["config"]),
-                self.device,
-                training["steps"],
-                training["seconds"] / result.at_a_time,
-                source="results",
-            )
-            for result in self.trained
-            if (training := result.document["training"]) and f"{result.data}/{_preset(result)}" == run.preset
-        ]
-        alike = [t for t in from_results if t.how == how]
+        from_results = [_of_result(result, preset) for result in self.trained if (preset := _preset(result))]
+        alike = [t for t in from_results if (t.preset, t.how) == (run.preset, how)]
         if alike:
             return min(alike, key=lambda t: t.train)  # something else may have been on the device
-        stretched = [found for t in own + from_results if (found := _stretched(t, how))]
+        stretched = [found for t in own + from_results if t.preset == run.preset and (found := _stretched(t, how))]
         if stretched:
             return min(stretched, key=lambda t: t.train)
-        return self.try_out(run, how) if self.dry_runs else None
+        if self.dry_runs:
+            return self.try_out(run, how)
+        others = [found for t in self.known + from_results if t.device == self.device and (found := _stretched(t, how))]
+        return max((replace(t, source="another preset") for t in others), key=lambda t: t.train, default=None)
 
     def evaluation(self, run: Run) -> float:
         """By the same data set's other evaluations on this device: the latest of this sweep, or the middle one of those that the
@@ -166,9 +159,15 @@ def _stretched(time: Time, how: str) -> Time | None:
     return replace(time, how=how, steps=round(time.steps * share), train=train, source="another length")
 
 
+def _of_result(result: Result, preset: str) -> Time:
+    training = result.document["training"]
+    how, share = _how_of(result.document["config"]), training["seconds"] / result.at_a_time
+    return Time(preset, how, training["device"], training["steps"], share, source="results")
+
+
 def _preset(result: Result) -> str | None:
     name = result.name.removesuffix(f"-{result.document['config']['training'].get('precision')}")
-    return EXPERIMENTS[name].preset if name in EXPERIMENTS else None
+    return f"{result.data}/{EXPERIMENTS[name].preset}" if name in EXPERIMENTS else None
 
 
 def _evaluation(result: Result, quick: bool) -> float | None:
