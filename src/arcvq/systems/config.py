@@ -56,6 +56,7 @@ class StageConfig:
 class TrainingConfig:
     """epochs or steps    how long; give one
     schedule           of the learning rate: constant, or cosine (down to final_rate × learning_rate at the end)
+    flat_share         of training, before the cosine begins
     warmup_steps       linear, from 0
     accumulate         micro-batches per optimizer step; the ArcLoss contrasts tokens within a micro-batch
     gradient_clip      largest global norm of the gradient; none by default
@@ -79,6 +80,7 @@ class TrainingConfig:
     weight_decay: float = 0.0
     schedule: Literal["constant", "cosine"] = "constant"
     final_rate: float = 0.0
+    flat_share: float = 0.0
     warmup_steps: int = 0
     accumulate: int = 1
     gradient_clip: float | None = None
@@ -106,6 +108,8 @@ class TrainingConfig:
                 raise ArcvqError(f"training.{name} must be positive, got {getattr(self, name)}")
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             raise ArcvqError(f"training.betas takes two numbers from 0 to below 1, got {list(self.betas)}")
+        if not 0 <= self.flat_share < 1:
+            raise ArcvqError(f"training.flat_share must be from 0 to below 1, got {self.flat_share}")
         if self.seed >= 2**63:
             raise ArcvqError(f"training.seed must be below 2^63, got {self.seed}")
         if self.stages and (self.epochs is not None or self.steps is not None):

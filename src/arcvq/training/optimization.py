@@ -62,8 +62,9 @@ def learning_rate(stage: StageConfig, training: TrainingConfig, step: int, steps
     assert stage.learning_rate is not None
     rate = stage.learning_rate
     if training.schedule == "cosine":
-        floor = training.final_rate
-        rate *= floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * step / steps))
+        floor, flat = training.final_rate, training.flat_share
+        fallen = max(0.0, step / steps - flat) / (1 - flat)
+        rate *= floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * fallen))
     if step < training.warmup_steps:
         rate *= (step + 1) / training.warmup_steps
     return rate
