@@ -205,7 +205,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--parallel",
         type=_positive,
         metavar="N",
-        help="trainings at a time (default: 3 on a GPU where MPS can be had, which is then started, if so many are to train; else 1)",
+        help="trainings at a time (default: up to 4 on a GPU where MPS can be had, which is then started; else 1)",
     )
     sub.add_argument("--budget", type=float, metavar="MINUTES", help="start no run that cannot end in time; stop then")
     sub.add_argument(

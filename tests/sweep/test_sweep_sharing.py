@@ -120,7 +120,7 @@ def test_where_it_can_be_had(control: Control, monkeypatch: pytest.MonkeyPatch) 
     assert (mps_available(GPU), mps_available(CPU)) == (True, False)
 
 
-ONLY = ["vq-vae", "arcvq-vae", "cvq-vae", "fsq"]
+ONLY = ["vq-vae", "arcvq-vae", "cvq-vae", "fsq", "lfq"]
 
 
 @pytest.fixture
@@ -142,12 +142,13 @@ def test_as_many_at_a_time_as_pay(
 
     assert (chosen(4), chosen(4, 2)) == ((1, False), (2, False))  # a CPU
     monkeypatch.setattr("arcvq.sweep.plan.mps_available", lambda _: True)
-    assert [chosen(count) for count in (1, 2, 3, 4)] == [(1, False), (1, False), (3, True), (3, True)]
+    assert [chosen(count) for count in (1, 2, 3, 4)] == [(1, False), (2, True), (3, True), (4, True)]
+    assert chosen(5) == (4, True)
     assert [chosen(count, 2) for count in (1, 2)] == [(2, False), (2, True)]
     write_json(places.runs / "sample" / "vq-vae-seed1" / "training.json", {})
-    assert chosen(3) == (1, False)  # one of them is only to be measured
+    assert chosen(2) == (1, False)  # one of them is only to be measured
     print_plan(plan_of(places, 4))
-    assert ", 3 at a time under MPS, on " in capsys.readouterr().out
+    assert ", 3 at a time under MPS, on " in capsys.readouterr().out  # of four
     print_plan(plan_of(places, 2))
     assert ", 1 at a time, on " in capsys.readouterr().out
 
@@ -210,8 +211,8 @@ def test_one_at_a_time_needs_no_daemon(places: Places, control: Control, monkeyp
     monkeypatch.setattr(runner, "Worker", worker)
     plans = [plan_of(places, 2, 2)]  # on a CPU
     monkeypatch.setattr("arcvq.sweep.plan.mps_available", lambda _: True)
-    plans.append(plan_of(places, 2))
-    assert [len(run_plan(plan, say=print).done) for plan in plans] == [2, 2]
+    plans.append(plan_of(places, 1))
+    assert [len(run_plan(plan, say=print).done) for plan in plans] == [2, 1]
     assert calls() == []
     assert {tuple(made.environment) for made in worker.made} == {()}
 

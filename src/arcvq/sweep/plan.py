@@ -17,8 +17,8 @@ from arcvq.training import RunFolder
 from arcvq.training.checkpoint import checkpoints, read_position
 from arcvq.training.environment import device_name
 
-# Trainings that share a device under MPS unless told; `arcvq bench --suite packing` says what others would do.
-TOGETHER = 3
+# Trainings that share a device under MPS unless told, if there are so many; `arcvq bench --suite packing` says what others would do.
+TOGETHER = 4
 FINISHED = ("done", "incomplete", "not in this version")
 
 
@@ -129,8 +129,8 @@ def make_plan(
     times = Times(places.runs / "times.json", results, device_name(device), dry_runs=dry_runs)
     plan = Plan(planned, places, times, device_name(device), parallel or 1, asked=parallel is not None)
     if mps_available(device):
-        if not plan.asked and plan.to_train >= TOGETHER:
-            plan.parallel = TOGETHER
+        if not plan.asked:
+            plan.parallel = max(1, min(TOGETHER, plan.to_train))
         plan.mps = plan.at_a_time > 1
     try:
         for each in plan.open:
