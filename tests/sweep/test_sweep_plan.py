@@ -62,13 +62,13 @@ def test_all_runs_come_in_the_order_that_is_worth_most() -> None:
         "cifar10/vq-vae-seed2",
         "cifar10/arcvq-vae-seed3",
         "cifar10/hyperspherical-vae-seed1",
-        "cifar10/simvq-seed1",
         "cifar10/arcvq-vae-code-gradient-seed1",
-        "cifar10/tune-vq-vae-lr3e-4-seed1",
+        "cifar10/tune-vq-vae-lr1e-3-seed1",
         "cifar10/recipe-scaffold-paper-seed1",
+        "mnist/vq-vae-variance01-seed1",
         "cifar10/arcvq-vae-arc-constant-seed1",
         "cifar10/grid-alpha-third-decay-third-lr3e-4-seed1",
-        "mnist/vq-vae-variance01-seed1",
+        "cifar10/simvq-seed1",
     ]
     assert [keys.index(key) for key in ordered] == sorted(keys.index(key) for key in ordered)
 

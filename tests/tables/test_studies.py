@@ -18,9 +18,24 @@ from arcvq.tables import Experiment, chosen_text, group, read_results, results_p
 from arcvq.tables.chosen import CHOSEN, choose
 from arcvq.tables.curves import budget_curves, curves
 from arcvq.tables.results import Result, of_run
-from arcvq.tables.studies import BUDGETS, CONTENDERS, GRID, HEAVIER, RECIPE, RECIPES, TUNING, budgets, tuning
+from arcvq.tables.studies import (
+    BUDGETS,
+    CONTENDERS,
+    GRID,
+    HEAVIER,
+    RECIPE,
+    RECIPES,
+    STRETCHED,
+    TUNING,
+    budgets,
+    tuning,
+)
 
 Add = Callable[..., None]
+
+
+# What `tune` with 21, 24, 23 and 22 chooses.
+VQ_VAE = {"vq-vae": {"constant": "2e-3", "cosine": "1e-3"}}
 
 
 def named(folder: Path) -> Any:
@@ -42,10 +57,10 @@ def try_recipes(add: Add, **psnrs: float) -> None:
 
 def test_the_choice_is_by_the_last_look_at_held_out_images(folder: Path, add: Add) -> None:
     assert choose(named(folder)) == {"tuned": {}}
-    tune(add, "vq-vae", 21.0, 22.0, 23.0)
+    tune(add, "vq-vae", 21.0, 24.0, 23.0)
     assert choose(named(folder)) == {"tuned": {}}  # too few to be fair
-    tune(add, "vq-vae", 21.0, 22.0, 23.0, 24.0)
-    assert json.loads(chosen_text(named(folder))) == {"tuned": {"vq-vae": ["1e-3", "cosine"]}}
+    tune(add, "vq-vae", 21.0, 24.0, 23.0, 22.0)
+    assert json.loads(chosen_text(named(folder))) == {"tuned": VQ_VAE}
     # Looks at the test set choose nothing.
     for run in tuning("cvq-vae").values():
         add(run.name, exact={"psnr": 25.0}, looks={100.0: 25.0}, epochs=100)
@@ -63,10 +78,10 @@ def test_another_precision_is_taken_where_there_is_no_other(folder: Path, add: A
 
 
 def test_only_runs_of_one_precision_are_compared(folder: Path, add: Add) -> None:
-    tune(add, "vq-vae", 21.0, 22.0, 23.0, 24.0)
+    tune(add, "vq-vae", 21.0, 24.0, 23.0, 22.0)
     (*_, last) = tuning("vq-vae").values()
     add(f"{last.name}-bf16", exact={"psnr": 25.0}, looks={100.0: 25.0}, holdout=5000, epochs=100, precision="bf16")
-    assert choose(named(folder))["tuned"] == {"vq-vae": ["1e-3", "cosine"]}
+    assert choose(named(folder))["tuned"] == VQ_VAE
     assert "Trained in" not in block(results_page(folder, None), "tuning")
     for run in tuning("cvq-vae").values():
         add(f"{run.name}-bf16", exact={"psnr": 25.0}, looks={100.0: 25.0}, holdout=5000, epochs=100, precision="bf16")
@@ -80,14 +95,30 @@ def test_only_runs_of_one_precision_are_compared(folder: Path, add: Add) -> None
 
 
 def test_what_is_chosen_is_run_at_every_length() -> None:
-    found = budgets({"tuned": {"vq-vae": ["1e-3", "cosine"]}, "recipe": "scaffold-ema"})
-    assert [run.name for run in found[:6:5]] == ["scaffold-ema-25epochs", "vq-vae-lr1e-3-cosine-25epochs"]
-    assert len(found) == 2 * len(BUDGETS)
+    found = budgets({"tuned": VQ_VAE, "recipe": "scaffold-ema"})
+    names = ["scaffold-ema-25epochs", "vq-vae-lr2e-3-500epochs", "vq-vae-lr1e-3-cosine-25epochs"]
+    assert [run.name for run in (found[0], *found[5:7])] == names
+    assert len(found) == 2 * len(BUDGETS) + 1
     system: Any = load_system(f"cifar10/{found[0].preset}", found[0].settings)
     assert (system.training.epochs, system.data.holdout, system.quantizer.metric) == (25, None, "euclidean")
     assert system.quantizer.arc.time == system.quantizer.ball.time == "fraction"
+    both = {"constant": "1e-3", "cosine": "1e-3"}
+    assert len(budgets({"tuned": {"sq-vae": both}})) == 2 * len(BUDGETS)
+    assert len(budgets({"tuned": {"fsq": {"cosine": "4e-3"}}})) == len(BUDGETS)  # all at a constant rate diverged
     assert budgets({"tuned": {}, "recipe": "one of another version"}) == []
     assert budgets(CHOSEN) == budgets(json.loads(json.dumps(CHOSEN)))
+
+
+def test_the_beginning_of_a_constant_rate_s_run_is_a_short_run() -> None:
+    (run,) = (run for run in budgets({"tuned": VQ_VAE}) if run.name == "vq-vae-lr2e-3-500epochs")
+    training = load_system(f"cifar10/{run.preset}", run.settings).training
+    assert (training.epochs, training.schedule, training.evaluation_images) == (500, "constant", 10_000)
+    every = training.epochs / training.evaluations
+    assert all(epochs % every == 0 for epochs in BUDGETS)  # a look at each length
+    for system in CONTENDERS:
+        text = json.dumps(to_dict(load_system(f"cifar10/{system}")))
+        follows = '"fraction"' in text or '"temperature_end"' in text
+        assert follows == (system in STRETCHED), system
 
 
 def test_short_runs_differ_in_what_is_studied_alone() -> None:
@@ -121,7 +152,7 @@ def test_every_candidate_takes_a_step(run: Experiment) -> None:
 
 
 def test_the_tables_of_the_studies(folder: Path, add: Add) -> None:
-    tune(add, "vq-vae", 21.0, 22.0, 23.0, 24.0)
+    tune(add, "vq-vae", 21.0, 24.0, 23.0, 22.0)
     tune(add, "fsq", 21.0)
     try_recipes(add, rotation=24.5, ema=24.25)
     add("grid-alpha-third-decay-same-lr1e-3", exact={"usage": 0.75}, looks={100.0: 23.0}, holdout=5000, epochs=100)
@@ -129,12 +160,12 @@ def test_the_tables_of_the_studies(folder: Path, add: Add) -> None:
     assert rows(page, "tuning", "vq-vae")[0] == [
         "vq-vae",
         "21.00",
-        "22.00",
-        "23.00",
         "**24.00**",
+        "**23.00**",
+        "22.00",
         "–",
         "–",
-        "1e-3, cosine",
+        "2e-3 constant, 1e-3 cosine",
     ]
     assert rows(page, "tuning", "fsq")[0][-1] == "open, 1 of 6 measured"
     ranking = [line[0] for line in rows(page, "recipe")[2:]]
@@ -147,7 +178,7 @@ def test_the_tables_of_the_studies(folder: Path, add: Add) -> None:
 
 
 def test_who_is_ahead_at_which_length(folder: Path, add: Add) -> None:
-    tune(add, "vq-vae", 21.0, 22.0, 23.0, 24.0)
+    tune(add, "vq-vae", 21.0, 24.0, 23.0, 22.0)
     tune(add, "cvq-vae", 24.0, 23.0, 22.0, 21.0)
     try_recipes(add, cvq=24.5)
     page = results_page(folder, None)
@@ -155,9 +186,12 @@ def test_who_is_ahead_at_which_length(folder: Path, add: Add) -> None:
     for epochs, recipe, rival in ((25, 22.0, 21.5), (500, 25.6, 25.7)):
         add(f"scaffold-cvq-{epochs}epochs", epochs=epochs, exact={"psnr": recipe, "usage": 1.0}, paper={"rfid": 23.0})
         add(f"vq-vae-lr1e-3-cosine-{epochs}epochs", epochs=epochs, exact={"psnr": rival, "usage": 0.5})
-    add("cvq-vae-lr3e-4-25epochs", epochs=25, exact={"psnr": 21.0, "usage": 0.5})
+    looks = {25.0: 21.0, 50.0: 23.0, 100.1: 23.5, 500.0: 24.0}
+    add("cvq-vae-lr1e-3-500epochs", looks=looks, exact={"psnr": 24.01, "usage": 0.75})
     page = results_page(folder, None)
     assert rows(page, "budgets", "scaffold-cvq")[0][1:3] == ["22.00, 100.0%", "–"]
+    along = ["21.00, 50.0%", "23.00, 50.0%", "–", "–", "24.01, 75.0%"]
+    assert rows(page, "budgets", "cvq-vae-lr1e-3")[0][1:] == along
     said = block(page, "budgets")
     assert "- 25 epochs: `scaffold-cvq` 22.00, best rival `vq-vae-lr1e-3-cosine` 21.50: ahead by 0.50" in said
     assert "- 500 epochs: `scaffold-cvq` 25.60, best rival `vq-vae-lr1e-3-cosine` 25.70: behind by 0.10" in said
@@ -169,16 +203,19 @@ def test_the_curves_are_drawn_anew_only_for_new_numbers(folder: Path, add: Add) 
     nothing = budget_curves(named(folder), None)
     assert ElementTree.fromstring(nothing).tag.endswith("svg")
     add("vq-vae", exact={"psnr": 24.0}, looks={0.1: 12.0, 25.0: 20.0, 500.0: 24.0})
-    tune(add, "vq-vae", 21.0, 22.0, 23.0, 24.0)
+    tune(add, "vq-vae", 21.0, 24.0, 23.0, 22.0)
     for epochs in (25, 500):
         add(f"vq-vae-lr1e-3-cosine-{epochs}epochs", epochs=epochs, exact={"psnr": 24.0, "usage": 0.5})
+    add("vq-vae-lr2e-3-500epochs", looks={25.0: 24.5, 50.0: 24.6, 500.0: 23.9}, exact={"psnr": 23.9, "usage": 0.4})
     published, tuned = curves(named(folder))
     assert (published.name, published.points) == ("vq-vae, as published", [(25.0, 20.0, 0.5), (500.0, 24.0, 0.5)])
-    assert (tuned.name, [point[0] for point in tuned.points]) == ("vq-vae-lr1e-3-cosine", [25.0, 500.0])
+    # At every length the better of the two schedules.
+    points = [(25.0, 24.5, 0.5), (50.0, 24.6, 0.5), (500.0, 24.0, 0.5)]
+    assert (tuned.name, tuned.points) == ("vq-vae, tuned", points)
     assert tuned.epoch_seconds == pytest.approx(0.18)
     drawn = budget_curves(named(folder), nothing)
     assert drawn != nothing
-    assert "vq-vae-lr1e-3-cosine" in drawn
+    assert "vq-vae, tuned" in drawn
     assert "seconds of training on A GPU" in drawn
     older = drawn.replace("epochs", "Epochs")  # as another version might have drawn it
     assert budget_curves(named(folder), older) == older
@@ -251,8 +288,9 @@ def test_what_lies_behind_the_printed_numbers(folder: Path, add: Add) -> None:
     assert rows(page, "causes", "cifar10, arcvq-vae")[0][3:] == ["not measured"] * 5
     assert rows(page, "looks", "cifar10, vq-vae")[0][1:] == ["1", "2", "2000", "24.50", "24.60", "25", "+0.100"]
     add("vq-vae-variance01", paper={"psnr": 23.52})
-    tune(add, "vq-vae", 21.0, 22.0, 23.0, 24.0)
+    tune(add, "vq-vae", 21.0, 24.0, 23.0, 22.0)
     add("vq-vae-lr1e-3-cosine-500epochs", paper={"psnr": 25.32})
+    add("vq-vae-lr2e-3-500epochs", paper={"psnr": 24.92})
     add("released-code", paper={"psnr": 24.5})
     page = results_page(folder, None)
     assert rows(page, "causes", "cifar10, vq-vae")[0][5:] == ["-0.80", "–", "+1.00"]

@@ -18,15 +18,15 @@ from arcvq.tables import EXPERIMENTS, TABLES, Experiment, Table
 from arcvq.training import RunFolder
 
 SMALL = {table.key: table for table in TABLES if isinstance(table, Table)}
-STUDIES = ("released-code", "gradient", "tuning", "recipe", "budgets", "schedules", "grid", "print")
+STUDIES = ("released-code", "gradient", "tuning", "recipe", "print", "budgets", "schedules", "grid")
 # The order that is worth most soonest: a table with one seed, its ablations, then more seeds, then the rest.
 ORDER: tuple[tuple[str, tuple[int, ...]], ...] = (
     ("table1", (1,)),
     *((key, (1,)) for key in ("table4", "table6", "table11", "table12")),
     ("table1", (2, 3)),
     ("table9", (1,)),
-    ("beyond", (1,)),
     *((key, (1,)) for key in STUDIES),
+    ("beyond", (1,)),
 )
 PROTOCOLS = ("exact", "paper")
 # What a quick run is measured by; the rest takes most of an evaluation's time.

@@ -12,8 +12,20 @@ from typing import Any, TypeVar
 
 from arcvq.storage import read_json
 from arcvq.tables.experiments import Experiment
-from arcvq.tables.results import Cell, Result, alike
-from arcvq.tables.studies import CONTENDERS, RECIPE, RECIPES, WITHOUT_SAMP, tuning
+from arcvq.tables.results import Cell, Result, alike, cell
+from arcvq.tables.studies import (
+    BUDGETS,
+    CONTENDERS,
+    RATES,
+    RECIPE,
+    RECIPES,
+    SCHEDULES,
+    WITHOUT_SAMP,
+    Contender,
+    budget_name,
+    contenders,
+    tuning,
+)
 
 FILE = Path(__file__).with_name("chosen.json")
 CHOSEN: dict[str, Any] = read_json(FILE, "the choice of the studies")
@@ -43,14 +55,43 @@ def best(named: Mapping[str, list[Result]], runs: Mapping[Key, Experiment]) -> K
 
 def choose(named: Mapping[str, list[Result]]) -> dict[str, Any]:
     """From CIFAR-10's results: what chosen.json should say."""
-    tuned = {system: list(how) for system in CONTENDERS if (how := best(named, tuning(system)))}
+    tuned = {system: rates for system in CONTENDERS if (rates := best_rates(named, system))}
     recipe = best(named, {name: run for name, run in recipe_runs().items() if name != WITHOUT_SAMP})
     return {"tuned": tuned} | ({"recipe": recipe} if recipe else {})
+
+
+def best_rates(named: Mapping[str, list[Result]], system: str) -> dict[str, str]:
+    """Schedule → the rate that is best under it; nothing before enough are measured."""
+    found = scores(named, tuning(system))
+    if len(found) < ENOUGH * len(tuning(system)):
+        return {}
+    return {
+        schedule: max(tried, key=lambda rate: found[rate, schedule].mean)
+        for schedule in SCHEDULES
+        if (tried := [rate for rate in RATES if (rate, schedule) in found])
+    }
 
 
 def recipe_runs() -> dict[str, Experiment]:
     """Recipe → the short run that tries it."""
     return dict(zip(RECIPES, RECIPE))
+
+
+def lengths(named: Mapping[str, list[Result]]) -> dict[str, list[Result]]:
+    """The runs of the contenders at every length, all in one precision."""
+    runs = (run.name for each in contenders(choose(named)) for run in each.experiments())
+    return alike(named, runs)
+
+
+def after(measured: Mapping[str, list[Result]], each: Contender, epochs: int) -> tuple[Cell | None, Cell | None]:
+    """PSNR and usage on the test set after so many epochs: of a run of that length or of a look along the longest."""
+    if epochs in each.lengths:
+        results = measured.get(budget_name(each.name, epochs), [])
+        return cell(results, "exact", "psnr"), cell(results, "exact", "usage")
+    longest = measured.get(budget_name(each.name, BUDGETS[-1]), [])
+    looks = [look for result in longest for look in result.looks if look["epoch"] == epochs]
+    psnr, usage = (Cell.of([look[what] for look in looks if look.get(what) is not None]) for what in ("psnr", "usage"))
+    return psnr, usage
 
 
 def chosen_text(named: Mapping[str, list[Result]]) -> str:

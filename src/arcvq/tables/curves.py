@@ -13,9 +13,9 @@ from typing import Any
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from arcvq.tables.chosen import choose
-from arcvq.tables.results import Result, alike, cell, of_run
-from arcvq.tables.studies import BUDGETS, CONTENDERS, RECIPES, budget_name, tuned_name
+from arcvq.tables.chosen import after, choose, lengths
+from arcvq.tables.results import Result, of_run
+from arcvq.tables.studies import BUDGETS, CONTENDERS, RECIPES, Contender, contenders
 
 # Enough for every contender and the recipe, and to be told apart.
 COLOURS = (
@@ -26,7 +26,7 @@ FIRST_EPOCH = 5  # before it nothing has happened
 
 @dataclass(frozen=True)
 class Curve:
-    """`points` are (epochs, PSNR, usage); `whole` where each is a training of its own and not a look along one."""
+    """`points` are (epochs, PSNR, usage); `whole` where each is what a training of that length gives."""
 
     name: str
     system: str
@@ -36,30 +36,35 @@ class Curve:
 
 
 def curves(named: Mapping[str, list[Result]]) -> Iterator[Curve]:
-    """Of every system its published run, look by look, then what was chosen for it, length by length."""
-    chosen, device = choose(named), main_device(named)
+    """Of every system its published run, look by look, then the best that tuning made of it, length by length."""
+    chosen, device, measured = choose(named), main_device(named), lengths(named)
+    compared = contenders(chosen)
     for system in (*CONTENDERS, *([chosen["recipe"]] if "recipe" in chosen else [])):
-        how = chosen["tuned"].get(system)
-        name = tuned_name(system, how) if how else system
-        measured = alike(named, (budget_name(name, epochs) for epochs in BUDGETS))
-        runs = {epochs: measured.get(budget_name(name, epochs), []) for epochs in BUDGETS}
+        tuned = [each for each in compared if each.system == system]
+        own = [r for each in tuned for run in each.experiments() for r in measured.get(run.name, [])]
         looked = [result for result in of_run(named, system) if result.looks]
-        everything = looked + [result for results in runs.values() for result in results]
         if looked:
             points = [
                 (look["epoch"], look["psnr"], look.get("usage") or 0.0)
                 for look in looked[0].looks
                 if look["epoch"] >= FIRST_EPOCH
             ]
-            yield Curve(f"{system}, as published", system, points, False, epoch_seconds(looked[:1], everything, device))
-        lengths = [
-            (float(epochs), psnr.mean, usage.mean)
-            for epochs, results in runs.items()
-            if (psnr := cell(results, "exact", "psnr")) and (usage := cell(results, "exact", "usage"))
-        ]
-        if lengths:
-            own = [result for results in runs.values() for result in results]
-            yield Curve(name, system, lengths, True, epoch_seconds(own, everything, device))
+            yield Curve(
+                f"{system}, as published", system, points, False, epoch_seconds(looked[:1], looked + own, device)
+            )
+        points = [max(found) for epochs in BUDGETS if (found := _points(measured, tuned, epochs))]
+        if points:
+            name = f"{system}, tuned" if system in CONTENDERS else system
+            points = [(epochs, psnr, usage) for psnr, usage, epochs in points]
+            yield Curve(name, system, points, True, epoch_seconds(own, looked + own, device))
+
+
+def _points(
+    measured: Mapping[str, list[Result]], tuned: list[Contender], epochs: int
+) -> list[tuple[float, float, float]]:
+    """(PSNR, usage, epochs) under each schedule."""
+    found = [after(measured, each, epochs) for each in tuned]
+    return [(psnr.mean, usage.mean, float(epochs)) for psnr, usage in found if psnr and usage]
 
 
 def main_device(named: Mapping[str, list[Result]]) -> str | None:

@@ -11,7 +11,7 @@ from arcvq.tables.chosen import choose
 from arcvq.tables.paper import TABLES, Row, Table
 from arcvq.tables.results import METRICS, Result, alike, cell, metric_text, number, of_run, table
 from arcvq.tables.rows import ABSENT, NOTHING, Grouped, printed_numbers, variants
-from arcvq.tables.studies import BUDGETS, HEAVIER, budget_name, tuned_name
+from arcvq.tables.studies import BUDGETS, HEAVIER, budget_name, contenders
 
 METRICS_IN_PRINT = tuple(metric for metric, (_, _, better) in METRICS.items() if better)
 
@@ -218,8 +218,9 @@ def moves(data: str, named: dict[str, list[Result]], run: str, cause: str) -> fl
         return _step(named, run, "released-code") if run == "arcvq-vae" else None
     if data != "cifar10":
         return None  # tuned on CIFAR-10 alone
-    how = choose(named)["tuned"].get(run)
-    return _step(named, run, budget_name(tuned_name(run, how), BUDGETS[-1])) if how else ABSENT
+    tuned = (budget_name(each.name, BUDGETS[-1]) for each in contenders(choose(named)) if each.system == run)
+    steps = [_step(named, run, name) for name in tuned]
+    return max((step for step in steps if isinstance(step, float)), default=ABSENT)
 
 
 def _step(named: dict[str, list[Result]], run: str, other: str) -> float | str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -11,8 +12,10 @@ from arcvq.tables.experiments import Experiment
 
 # Every system that has tokens, the most telling first.
 CONTENDERS = (
-    "vq-vae", "arcvq-vae", "cvq-vae", "vq-vae-ema", "simvq", "vq-vae-rotation", "sq-vae", "hvq-vae", "fsq", "vq-vae-cosine", "lfq",
+    "vq-vae", "arcvq-vae", "cvq-vae", "vq-vae-ema", "simvq", "vq-vae-rotation", "sq-vae", "fsq", "vq-vae-cosine", "lfq", "hvq-vae",
 )  # fmt: skip
+# Of them, those whose own settings follow the length of the training: temperatures that fall over it.
+STRETCHED = ("sq-vae", "hvq-vae")
 BUDGETS = (25, 50, 100, 250, 500)
 # The last look of such a run is at all held-out images, and that is what is compared; the test set stays for the report.
 SHORT = (
@@ -22,7 +25,9 @@ SHORT = (
     "--training.evaluations=10",
     "--training.checkpoints=1",
 )
-LEARNING = tuple(product(("3e-4", "1e-3", "2e-3"), ("constant", "cosine")))
+RATES = ("1e-3", "2e-3", "4e-3")
+SCHEDULES = ("constant", "cosine")
+LEARNING = tuple(product(RATES, SCHEDULES))
 
 
 def learning(rate: str, schedule: str) -> tuple[str, ...]:
@@ -116,6 +121,12 @@ CANDIDATES = [
     _candidate("adaptive-strong", "γ0 = 1 until the perplexity is 0.6 K", *FAST, EUCLIDEAN,
                *_weight(weight=1.0, schedule="adaptive", target=0.6)),
     _candidate("rate", "learning rate 2e-3", *FAST, EUCLIDEAN, rate="2e-3"),
+    _candidate("rate-high", "learning rate 4e-3", *FAST, EUCLIDEAN, rate="4e-3"),
+    _candidate("rate-light", "learning rate 2e-3, γ0 = 0.3", *FAST, EUCLIDEAN, *_weight(weight=0.3), rate="2e-3"),
+    _candidate("rate-rotation", "learning rate 2e-3, with the rotation trick", *FAST, EUCLIDEAN, "--quantizer.estimator=rotation",
+               rate="2e-3"),
+    _candidate("rate-restart", "learning rate 2e-3, with restarts of dead codes", *FAST, EUCLIDEAN, "--quantizer.restart={}",
+               rate="2e-3"),
     _candidate("rotation", "with the rotation trick", *FAST, EUCLIDEAN, "--quantizer.estimator=rotation"),
     _candidate("restart", "with restarts of dead codes", *FAST, EUCLIDEAN, "--quantizer.restart={}"),
     _candidate("ema", "on running means", *FAST, EUCLIDEAN, preset="vq-vae-ema-samp"),
@@ -145,22 +156,52 @@ def tuned_name(system: str, how: Iterable[str]) -> str:
     return f"{system}-{learning_name(*how)}"
 
 
+@dataclass(frozen=True)
+class Contender:
+    """A system at a rate and schedule, or the recipe, and the lengths at which it is trained. At a constant rate a short training
+    is the beginning of a long one: the longest has all, in its looks at the whole test set."""
+
+    system: str
+    run: Experiment
+    lengths: tuple[int, ...] = BUDGETS
+
+    @property
+    def name(self) -> str:
+        return self.run.name
+
+    def experiments(self) -> list[Experiment]:
+        looks = () if self.lengths == BUDGETS else EVERY_LENGTH
+        return [
+            Experiment(
+                budget_name(self.name, epochs),
+                self.run.preset,
+                (*self.run.settings, f"--training.epochs={epochs}", *looks),
+                self.run.says,
+            )
+            for epochs in self.lengths
+        ]
+
+
+# A look every 25 epochs of 500.
+EVERY_LENGTH = ("--training.evaluations=20", "--training.evaluation_images=10000")
+
+
+def contenders(chosen: Mapping[str, Any]) -> list[Contender]:
+    """The recipe, and every system under both schedules, each at the rate that was best for it."""
+    found = [Contender(name, RECIPES[name]) for name in [chosen.get("recipe")] if name in RECIPES]
+    for system, schedule in product(CONTENDERS, SCHEDULES):
+        if rate := chosen.get("tuned", {}).get(system, {}).get(schedule):
+            how = (rate, schedule)
+            whole = schedule == "constant" and system not in STRETCHED
+            run = Experiment(tuned_name(system, how), system, learning(*how))
+            found.append(Contender(system, run, BUDGETS[-1:] if whole else BUDGETS))
+    return found
+
+
 def budgets(chosen: Mapping[str, Any]) -> list[Experiment]:
     """What was chosen, at every length, on all training images. The names say what was chosen, so that another choice is
     another run."""
-    systems = [
-        Experiment(tuned_name(system, how), system, learning(*how))
-        for system in CONTENDERS
-        if (how := chosen.get("tuned", {}).get(system))
-    ]
-    recipe = [RECIPES[name] for name in [chosen.get("recipe")] if name in RECIPES]
-    return [
-        Experiment(
-            budget_name(each.name, epochs), each.preset, (*each.settings, f"--training.epochs={epochs}"), each.says
-        )
-        for each in recipe + systems
-        for epochs in BUDGETS
-    ]
+    return [run for each in contenders(chosen) for run in each.experiments()]
 
 
 # ---- what may lie behind the printed numbers ----------------------------------------------------------------------------

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from arcvq.tables.chosen import best, choose, held_out, recipe_runs, scores
-from arcvq.tables.results import Result, alike, cell, metric_text, number, of_run, precision_note, table
+from arcvq.tables.chosen import after, best, best_rates, choose, held_out, lengths, recipe_runs, scores
+from arcvq.tables.results import Cell, Result, alike, cell, metric_text, number, of_run, precision_note, table
 from arcvq.tables.rows import NOTHING, Grouped
 from arcvq.tables.studies import (
     BUDGETS,
@@ -16,8 +16,8 @@ from arcvq.tables.studies import (
     MULTIPLES,
     RECIPES,
     budget_name,
+    contenders,
     grid_name,
-    tuned_name,
     tuning,
 )
 
@@ -28,14 +28,20 @@ TIMES = {"third": "⅓ ×", "same": "1 ×", "triple": "3 ×"}
 
 
 def tuning_page(grouped: Grouped, _: dict[str, Any]) -> list[str]:
-    """A row per system, a column per rate and schedule; what is chosen is bold."""
+    """A row per system, a column per rate and schedule; the best of either schedule, which is chosen, is bold."""
     named, rows, shown = grouped.get(DATA, {}), [], []
     for system in CONTENDERS:
         runs = tuning(system)
         shown += [r for results in alike(named, (run.name for run in runs.values())).values() for r in results]
-        found, chosen = scores(named, runs), best(named, runs)
-        cells = [_bold(number("psnr", found[how].mean), how == chosen) if how in found else NOTHING for how in LEARNING]
-        rows.append([system, *cells, ", ".join(chosen) if chosen else f"open, {len(found)} of {len(runs)} measured"])
+        found, chosen = scores(named, runs), best_rates(named, system)
+        cells = [
+            _bold(number("psnr", found[rate, schedule].mean), chosen.get(schedule) == rate)
+            if (rate, schedule) in found
+            else NOTHING
+            for rate, schedule in LEARNING
+        ]
+        settled = ", ".join(f"{rate} {schedule}" for schedule, rate in chosen.items())
+        rows.append([system, *cells, settled or f"open, {len(found)} of {len(runs)} measured"])
     return [*table(["system", *(", ".join(how) for how in LEARNING), "chosen"], rows), *precision_note(shown)]
 
 
@@ -90,43 +96,43 @@ def _psnr_and_usage(results: list[Result]) -> str:
 
 
 def budgets_page(grouped: Grouped, printed: dict[str, Any]) -> list[str]:
-    """A row per system, each at its tuned rate, a column per length; then who is ahead, and what was aimed at."""
-    named, chosen = grouped.get(DATA, {}), choose(grouped.get(DATA, {}))
-    tuned = [tuned_name(system, how) for system, how in chosen["tuned"].items()]
-    names = [*tuned, *([chosen["recipe"]] if "recipe" in chosen else [])]
-    measured = alike(named, (budget_name(name, epochs) for name in names for epochs in BUDGETS))
-    at = {(name, epochs): measured.get(budget_name(name, epochs), []) for name in names for epochs in BUDGETS}
-    rows = [[name, *(_budget_cell(at[name, epochs]) for epochs in BUDGETS)] for name in names]
+    """A row per system and schedule, a column per length; then who is ahead, and what was aimed at."""
+    named = grouped.get(DATA, {})
+    chosen, measured = choose(named), lengths(named)
+    recipe, compared = chosen.get("recipe"), contenders(chosen)
+    at = {(each.name, epochs): after(measured, each, epochs) for each in compared for epochs in BUDGETS}
+    names = sorted((each.name for each in compared), key=lambda name: name == recipe)  # the recipe last
+    rows = [[name, *(_budget_cell(*at[name, epochs]) for epochs in BUDGETS)] for name in names]
     untuned = [system for system in CONTENDERS if system not in chosen["tuned"]]
     lines = table(["system", *(f"{epochs} epochs" for epochs in BUDGETS)], rows) if rows else []
-    lines += [*precision_note(result for results in at.values() for result in results), ""]
+    lines += [*precision_note(result for results in measured.values() for result in results), ""]
     lines += [f"Not tuned yet: {', '.join(untuned)}.", ""] if untuned else []
-    if "recipe" not in chosen:
+    if recipe is None:
         return [*lines, "No recipe is chosen yet."]
-    recipe = chosen["recipe"]
     for epochs in BUDGETS:
-        rivals = {name: found.mean for name in tuned if (found := cell(at[name, epochs], "exact", "psnr"))}
-        lines.append(f"- {epochs} epochs: {standing(recipe, cell(at[recipe, epochs], 'exact', 'psnr'), rivals)}")
-    return [*lines, *aims(recipe, at[recipe, BUDGETS[-1]], printed)]
+        psnrs = {name: found.mean for name in names if (found := at[name, epochs][0])}
+        lines.append(f"- {epochs} epochs: {standing(recipe, psnrs)}")
+    return [*lines, *aims(measured.get(budget_name(recipe, BUDGETS[-1]), []), printed)]
 
 
-def _budget_cell(results: list[Result]) -> str:
-    psnr, usage = (cell(results, "exact", metric) for metric in ("psnr", "usage"))
+def _budget_cell(psnr: Cell | None, usage: Cell | None) -> str:
     if psnr is None:
         return NOTHING
-    return metric_text("psnr", psnr, len(results)) + (f", {number('usage', usage.mean)}" if usage else "")
+    return metric_text("psnr", psnr, psnr.seeds) + (f", {number('usage', usage.mean)}" if usage else "")
 
 
-def standing(recipe: str, ours: Any, rivals: dict[str, float]) -> str:
-    if ours is None or not rivals:
+def standing(recipe: str, psnrs: dict[str, float]) -> str:
+    """Beside the best of all the others, whichever of its schedules that is."""
+    rivals = [name for name in psnrs if name != recipe]
+    if recipe not in psnrs or not rivals:
         return "not measured"
-    first = max(rivals, key=lambda name: rivals[name])
-    gap = ours.mean - rivals[first]
-    word = "ahead" if gap > 0 else "behind"
-    return f"`{recipe}` {number('psnr', ours.mean)}, best rival `{first}` {number('psnr', rivals[first])}: {word} by {abs(gap):.2f}"
+    first = max(rivals, key=lambda name: psnrs[name])
+    ours, theirs = psnrs[recipe], psnrs[first]
+    word = "ahead" if ours > theirs else "behind"
+    return f"`{recipe}` {number('psnr', ours)}, best rival `{first}` {number('psnr', theirs)}: {word} by {abs(ours - theirs):.2f}"
 
 
-def aims(recipe: str, results: list[Result], printed: dict[str, Any]) -> list[str]:
+def aims(results: list[Result], printed: dict[str, Any]) -> list[str]:
     """PSNR under `exact`, and an rFID under `paper` below the lowest that the paper prints."""
     psnr, rfid = cell(results, "exact", "psnr"), cell(results, "paper", "rfid")
     lowest = min(
