@@ -99,6 +99,7 @@ def test_what_is_chosen_is_run_at_every_length() -> None:
     names = ["scaffold-ema-25epochs", "vq-vae-lr2e-3-500epochs", "vq-vae-lr1e-3-cosine-25epochs"]
     assert [run.name for run in (found[0], *found[5:7])] == names
     assert len(found) == 2 * len(BUDGETS) + 1
+    assert [run.quick for run in found[:6]] == [True] * 4 + [False] * 2
     system: Any = load_system(f"cifar10/{found[0].preset}", found[0].settings)
     assert (system.training.epochs, system.data.holdout, system.quantizer.metric) == (25, None, "euclidean")
     assert system.quantizer.arc.time == system.quantizer.ball.time == "fraction"

@@ -19,6 +19,8 @@ from arcvq.sweep.workers import MEASURING, POLL, TRAINING, Worker
 from arcvq.training.interruption import stop_signals
 
 Kind = tuple[str, ...]
+# A training may take so much longer than it did before: what else is on the device differs.
+SLACK = 1.2
 
 
 @dataclass
@@ -154,7 +156,7 @@ class Runner:
         to_train = sum(job.training for job in self.jobs) + sum(not other.trained for other in self.waiting)
         width = min(self.plan.parallel, to_train)
         ahead = sum(job.planned.evaluate for job in self.jobs if not (planned.trained and job.training))
-        return time.monotonic() + max(planned.train * width, ahead) + planned.evaluate <= deadline
+        return time.monotonic() + max(SLACK * planned.train * width, ahead) + planned.evaluate <= deadline
 
     def begin(self, planned: Planned) -> None:
         run = planned.run

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Experiment:
     """`preset` is without its data set; `settings` are laid over it, as on the command line; `says` what it is, in words. A `quick`
-    one is compared by its last look at held-out images: it is measured under `exact` alone, without LPIPS and FID."""
+    one is compared by PSNR alone: it is measured under `exact`, without LPIPS and FID."""
 
     name: str
     preset: str

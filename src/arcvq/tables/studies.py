@@ -177,6 +177,7 @@ class Contender:
                 self.run.preset,
                 (*self.run.settings, f"--training.epochs={epochs}", *looks),
                 self.run.says,
+                quick=epochs < BUDGETS[-1],
             )
             for epochs in self.lengths
         ]
