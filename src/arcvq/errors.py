@@ -5,5 +5,9 @@ class ArcvqError(ValueError):
     """Wrong input. The command line prints it as one line and exits with code 2; it never needs a traceback."""
 
 
+class Diverged(ArcvqError):
+    """The numbers of a training, or of what came of it, are not finite."""
+
+
 class Stopped(Exception):
     """A training was interrupted, after a checkpoint: the same command goes on from there."""

@@ -1,6 +1,7 @@
 """A full disk and a diverged model end in one line, and what is on disk can go on."""
 
 import errno
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -11,8 +12,10 @@ import torch
 from run_records import assert_nothing_half_written, assert_same_run
 
 from arcvq import ArcvqError
+from arcvq.errors import Diverged
 from arcvq.systems import System
-from arcvq.training import train
+from arcvq.training import RunFolder, train
+from arcvq.training.environment import device_name
 from arcvq.training.loop import TrainingRun
 from arcvq.training.monitor import Monitor
 from arcvq.training.step import Outcome
@@ -107,6 +110,22 @@ def test_a_diverged_training_ends_in_one_line_and_leaves_no_model(
     assert "\n" not in message
     assert not (tmp_path / "run" / "model").exists()
     assert not (tmp_path / "run" / "training.json").exists()
+    told = json.loads((tmp_path / "run" / "diverged.json").read_text())
+    assert (told["why"], told["device"]) == (message, device_name(torch.device("cpu")))
+    assert 0 < told["steps"] <= 6
+
+
+def test_a_diverged_training_that_is_taken_up_again_has_not_diverged_yet(
+    tmp_path: Path, tiny_system: MakeSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunFolder(tmp_path / "run")
+    with monkeypatch.context() as patched:
+        patched.setattr(TrainingRun, "log", lambda self, _: self.refuse_nonfinite(self.position.step == 4))
+        with pytest.raises(Diverged):
+            train(tiny_system(), run.path, quiet=True)
+    assert run.diverged.is_file()
+    train(tiny_system(), run.path, quiet=True)
+    assert (run.diverged.exists(), run.training.is_file()) == (False, True)
 
 
 def test_no_checkpoint_is_written_of_a_run_that_has_diverged(

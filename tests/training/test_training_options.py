@@ -205,6 +205,8 @@ def test_the_learning_rate_follows_its_schedule() -> None:
     assert rates(floor, stage, 4) == pytest.approx([2.0, 1.5 + 0.5**1.5, 1.5, 1.5 - 0.5**1.5])
     flat = TrainingConfig(steps=8, schedule="cosine", final_rate=0.5, flat_share=0.5)
     assert rates(flat, stage, 8) == pytest.approx([2.0] * 5 + [1.5 + 0.5**1.5, 1.5, 1.5 - 0.5**1.5])
+    flat = TrainingConfig(steps=8, schedule="cosine", flat_share=0.5, warmup_steps=4)
+    assert rates(flat, stage, 8)[:5] == [0.5, 1.0, 1.5, 2.0, 2.0]
 
 
 def test_the_logged_learning_rate_is_the_schedules(tmp_path: Path, tiny_system: MakeSystem) -> None:

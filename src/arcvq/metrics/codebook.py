@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from arcvq.errors import ArcvqError
+from arcvq.errors import ArcvqError, Diverged
 
 # Codes compared at once with all others: a block of ROWS x K float64, 800 MB at K = 100,000.
 ROWS = 1024
@@ -165,5 +165,5 @@ def check_codebook(codebook: Tensor) -> Tensor:
         raise ArcvqError(f"a codebook is (K, D) with at least one code, but got shape {tuple(codebook.shape)}")
     codes = codebook.detach().double()
     if not bool(codes.isfinite().all()):
-        raise ArcvqError("the codebook has codes that are not finite; training has diverged")
+        raise Diverged("the codebook has codes that are not finite; training has diverged")
     return codes

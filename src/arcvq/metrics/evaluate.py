@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from arcvq.data import Images, batches, to_uint8, to_unit
-from arcvq.errors import ArcvqError
+from arcvq.errors import ArcvqError, Diverged
 from arcvq.metrics import codebook as codebook_metrics
 from arcvq.metrics.eight_bit import jpeg_ahead, original_pixels, tile_to_rgb
 from arcvq.metrics.fid import FeatureStatistics, fid_features, fid_network, frechet_distance
@@ -332,4 +332,4 @@ def check_reconstruction(reconstruction: Tensor, pixels: Tensor) -> None:
             f"the reconstruction has shape {tuple(reconstruction.shape)}, but the images have {tuple(pixels.shape)}"
         )
     if not bool(reconstruction.isfinite().all()):
-        raise ArcvqError("the reconstruction has values that are not finite; the model has diverged or is damaged")
+        raise Diverged("the reconstruction has values that are not finite; the model has diverged or is damaged")

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from arcvq import distributed
 from arcvq.config import nearest, parse
-from arcvq.errors import ArcvqError
+from arcvq.errors import ArcvqError, Diverged
 from arcvq.functional import perplexity, token_counts
 from arcvq.quantizers.attachment import Attachment
 from arcvq.quantizers.quantized import Quantized, Record
@@ -297,7 +297,7 @@ class Quantizer(nn.Module):
                 bad = ~torch.isfinite(rows)
                 first = bad.nonzero()[0].tolist()
                 value = rows[tuple(first)].item()
-                raise ArcvqError(
+                raise Diverged(
                     f"latents hold {int(bad.sum())} non-finite values of {rows.numel()}, the first ({value}) in channel {first[-1]} "
                     f"at position {tuple(first[:-1])}: the encoder has diverged (lower the learning rate, or train in float32)"
                 )

@@ -19,7 +19,7 @@ from arcvq.training.environment import device_name
 
 # Trainings that share a device under MPS unless told, if there are so many; `arcvq bench --suite packing` says what others would do.
 TOGETHER = 4
-FINISHED = ("done", "incomplete", "not in this version")
+FINISHED = ("done", "diverged", "incomplete", "not in this version")
 
 
 @dataclass

@@ -10,12 +10,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from arcvq.config import nearest
+from arcvq.config import nearest, to_dict
 from arcvq.errors import ArcvqError
 from arcvq.storage import read_json, write_bytes, write_json, writing
 from arcvq.systems import preset_names
 from arcvq.tables import EXPERIMENTS, TABLES, Experiment, Table
 from arcvq.training import RunFolder
+from arcvq.training.environment import today
 
 SMALL = {table.key: table for table in TABLES if isinstance(table, Table)}
 STUDIES = ("released-code", "gradient", "tuning", "recipe", "print", "budgets", "schedules", "grid")
@@ -102,6 +103,8 @@ class Run:
 
     def state(self, places: Places) -> str:
         if self.result(places).is_file():
+            if "diverged" in read_json(self.result(places), "a result"):
+                return "diverged"
             return "done" if self.complete(places) else "incomplete"
         if self.preset not in preset_names():
             return "not in this version"
@@ -137,13 +140,38 @@ class Run:
             write_json(self.result(places), document | {key: fresh[key] for key in ("protocols", "measured")})
             aside.unlink()
 
+    def note_divergence(self, places: Places, at_a_time: int) -> bool:
+        """Whether the training failed so; then a result that tells it, with the looks until then, and nothing measured."""
+        folder = self.folder(places)
+        if not folder.diverged.is_file():
+            return False
+        training = read_json(folder.diverged, "a training that diverged")
+        document = {
+            "name": self.name,
+            "data": self.data,
+            "seed": self.seed,
+            "protocols": {},
+            "diverged": training.pop("why"),
+            "config": to_dict(folder.system()),
+            "training": training | {"at_a_time": at_a_time},
+            "measured": {"date": today(), "device": training["device"]},
+        }
+        self.keep_looks(places)
+        write_json(self.result(places), document)
+        return True
+
+    def keep_looks(self, places: Places) -> None:
+        metrics = self.folder(places).metrics
+        if metrics.is_file():
+            lines = [line for line in metrics.read_text("utf-8").splitlines() if _is_look(line, metrics)]
+            write_bytes(self.looks(places), "".join(f"{line}\n" for line in lines).encode())
+
     def keep(self, places: Places) -> None:
         """What stays of a finished training beside its result: the looks along the way and, for Table 1, the model."""
         folder = self.folder(places)
         if not folder.metrics.is_file():
             return
-        lines = [line for line in folder.metrics.read_text("utf-8").splitlines() if _is_look(line, folder.metrics)]
-        write_bytes(self.looks(places), "".join(f"{line}\n" for line in lines).encode())
+        self.keep_looks(places)
         if places.keep_models and self.experiment.name in SMALL["table1"].runs():
             with writing(self.model(places)) as aside:
                 shutil.copytree(folder.model, aside, dirs_exist_ok=True)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import datetime
 import platform
 from importlib.metadata import version
 
 import torch
+
+
+def today() -> str:
+    return datetime.datetime.now(datetime.UTC).date().isoformat()
 
 
 def device_name(device: torch.device) -> str:

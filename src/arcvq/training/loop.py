@@ -26,7 +26,7 @@ from arcvq.data import (
     load_images,
     to_unit,
 )
-from arcvq.errors import ArcvqError, Stopped
+from arcvq.errors import ArcvqError, Diverged, Stopped
 from arcvq.objectives import Reconstruction
 from arcvq.storage import write_json
 from arcvq.systems import System, TrainingConfig
@@ -118,10 +118,12 @@ class TrainingRun:
             try:
                 with self.monitor, stop_signals() as signalled:
                     self.play(signalled, stop_after)
-            except ArcvqError:
+            except ArcvqError as error:
                 # What the first step refuses is a configuration's fault: leave the place free for the corrected one.
                 if self.is_new and self.position.step == 0:
                     self.run.remove()
+                elif self.is_main and isinstance(error, Diverged):
+                    write_json(self.run.diverged, {**self.taken(self.position.step), "why": str(error)})
                 raise
             return self.finish()
 
@@ -137,6 +139,7 @@ class TrainingRun:
                     "bring the data back, or choose another --out"
                 )
         if self.is_main:
+            self.run.diverged.unlink(missing_ok=True)
             self.run.sweep()
             self.run.forget_after(self.position.step if found else -1)
         self.monitor.first_step = self.position.step
@@ -281,7 +284,7 @@ class TrainingRun:
     def refuse_nonfinite(self, count: float) -> None:
         """Before anything is written of a run that has diverged: a checkpoint of it would be the one to go on from."""
         if count:
-            raise ArcvqError(
+            raise Diverged(
                 f"training diverged before step {self.position.step}: the latents are not finite; lower the learning rate"
             )
 
@@ -330,18 +333,19 @@ class TrainingRun:
         if self.is_main:
             if self.training.select == "last":
                 self.save_model({})
-            write_json(
-                self.run.training,
-                {
-                    "steps": self.total_steps,
-                    "seconds": time.perf_counter() - self.began,
-                    "device": device_name(self.accelerator.device),
-                    "processes": self.accelerator.num_processes,
-                    "versions": library_versions(),
-                },
-            )
+            write_json(self.run.training, self.taken(self.total_steps))
         self.accelerator.wait_for_everyone()
         return Tokenizer.from_pretrained(self.run.model, device=self.accelerator.device)
+
+    def taken(self, steps: int) -> dict[str, Any]:
+        """What so many steps took."""
+        return {
+            "steps": steps,
+            "seconds": time.perf_counter() - self.began,
+            "device": device_name(self.accelerator.device),
+            "processes": self.accelerator.num_processes,
+            "versions": library_versions(),
+        }
 
 
 def make_accelerator(training: TrainingConfig) -> Accelerator:

@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from arcvq.errors import ArcvqError
+from arcvq.errors import Diverged
 from arcvq.storage import cannot_write
 from arcvq.training.run import RunFolder
 
@@ -118,7 +118,7 @@ class Monitor:
         except OSError as error:
             raise cannot_write(self.run.metrics, error) from None
         except ValueError:
-            raise ArcvqError(
+            raise Diverged(
                 f"training diverged at step {record['step']}: a logged value is not finite ({record})"
             ) from None
         for name, value in record.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from arcvq.errors import ArcvqError
 from arcvq.metrics import Evaluation, evaluate_under
 from arcvq.storage import read_json, write_json
 from arcvq.tokenizers import Tokenizer
-from arcvq.training.environment import device_name, library_versions
+from arcvq.training.environment import device_name, library_versions, today
 from arcvq.training.observe import Reconstructor
 from arcvq.training.run import RunFolder
 
@@ -82,7 +81,7 @@ def measure(
         "config": to_dict(system) if system else tokenizer.to_config(),
         "training": read_json(run.training, "a finished run") if run.training.is_file() else None,
         "measured": {
-            "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+            "date": today(),
             "device": device_name(device),
             "versions": library_versions(),
         },

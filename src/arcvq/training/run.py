@@ -19,8 +19,8 @@ from arcvq.systems import System, parse_system
 
 
 class RunFolder:
-    """config.yaml, metrics.jsonl, codebooks/, checkpoints/, model/, tensorboard/, training.json, evaluation-*.json,
-    and lock, which one training at a time holds."""
+    """config.yaml, metrics.jsonl, codebooks/, checkpoints/, model/, tensorboard/, training.json or, of a training that failed so,
+    diverged.json, evaluation-*.json, and lock, which one training at a time holds."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -31,6 +31,7 @@ class RunFolder:
         self.model = self.path / "model"
         self.tensorboard = self.path / "tensorboard"
         self.training = self.path / "training.json"
+        self.diverged = self.path / "diverged.json"
         self.lock = self.path / "lock"
 
     def open(self, system: System) -> bool:
@@ -95,6 +96,7 @@ class RunFolder:
             self.metrics,
             self.model,
             self.training,
+            self.diverged,
             self.codebooks / "step-",
             self.checkpoints / "step-",
         )
