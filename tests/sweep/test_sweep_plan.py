@@ -153,8 +153,15 @@ def test_a_preset_nobody_has_timed_is_taken_for_the_slowest(places: Places) -> N
     result(places, "mnist/arcvq-vae-seed1", seconds=900.0)
     (other,) = plan_of("components", places, data=["cifar10"], only=["vq-vae-bbnr"]).open
     assert (other.train, other.source) == (110.0, "another preset")
-    (short,) = plan_of("tuning", places, only=["tune-simvq-lr1e-3"]).open
-    assert (short.train, short.source) == (10.0 + 100.0 * 100 / 500, "another preset")
+    plan = plan_of("tuning", places, only=["tune-simvq-lr1e-3"])
+    assert (plan.open[0].train, plan.open[0].source) == (10.0 + 100.0 * 100 / 500, "another preset")
+    plan.times.device = "another device"
+    (other,) = choose_runs("table1", data=["cifar10"], seeds=[1], only=["cvq-vae"])
+    plan.times.learn(other, 1000, 510.0, 1, 4.0)
+    assert plan_of("tuning", places, only=["tune-simvq-lr1e-3"]).open[0].train == 30.0
+    plan.times.device = device_name(CPU)
+    plan.times.learn(other, 1000, 210.0, 1, 4.0)
+    assert plan_of("tuning", places, only=["tune-simvq-lr1e-3"]).open[0].train == 10.0 + 200.0 * 100 / 500
 
 
 def test_time_is_the_share_of_the_device(places: Places) -> None:
@@ -174,10 +181,10 @@ def test_measuring_is_timed_on_this_device(places: Places) -> None:
         result(places, f"cifar10/vq-vae-seed{seed}", measured=(device_name(CPU), f"2026-01-{date}", took))
     assert known() == 12.0  # the middle one of the last day, under both protocols
     plan = plan_of("table1", places, data=["cifar10"], seeds=[9], only=["vq-vae"])
-    plan.times.learn(plan.open[0].run, 1000, 30.0, 4.0)
+    plan.times.learn(plan.open[0].run, 1000, 30.0, 1, 4.0)
     assert known() == 4.0
     plan.times.device = "another device"
-    plan.times.learn(plan.open[0].run, 1000, 30.0, 400.0)
+    plan.times.learn(plan.open[0].run, 1000, 30.0, 1, 400.0)
     assert known() == 4.0
 
 
@@ -185,8 +192,16 @@ def test_time_of_another_length_is_stretched(places: Places) -> None:
     result(places, "cifar10/vq-vae-seed1", seconds=110.0)
     (tried,) = plan_of("tuning", places, only=["tune-vq-vae-lr1e-3-cosine"]).open
     assert (tried.train, tried.source) == (10.0 + 100.0 * 100 / 500, "another length")
+    result(places, "cifar10/vq-vae-seed2", seconds=150.0)
+    assert plan_of("tuning", places, only=["tune-vq-vae-lr1e-3-cosine"]).open[0].train == 30.0  # by the faster
+    # Of three at a time each begins for as long, and so for a third of the device's time.
+    result(places, "cifar10/vq-vae-seed2", seconds=180.0, at_a_time=3)
+    (tried,) = plan_of("tuning", places, only=["tune-vq-vae-lr1e-3-cosine"]).open
+    assert tried.train == pytest.approx(10 / 3 + (60 - 10 / 3) * 100 / 500)
+    result(places, "cifar10/vq-vae-seed2", seconds=4.0)
+    assert plan_of("tuning", places, only=["tune-vq-vae-lr1e-3-cosine"]).open[0].train == 4.0  # all of it beginning
     (other,) = plan_of(
-        "table1", places, data=["cifar10"], seeds=[2], only=["vq-vae"], settings=["--training.steps=50"]
+        "table1", places, data=["cifar10"], seeds=[3], only=["vq-vae"], settings=["--training.steps=50"]
     ).open
     assert other.train is None  # epochs do not say how many steps they are
     stages = [{"epochs": 250, "steps": None}] * 2
@@ -228,7 +243,7 @@ def test_quick_runs_are_measured_without_networks(places: Places) -> None:
     plan = plan_of("tuning", places, only=["tune-vq-vae-lr1e-3", "tune-vq-vae-lr2e-3"])
     assert [planned.state for planned in plan.runs] == ["done", "to do"]
     assert plan.open[0].evaluate == 10.0  # under one protocol
-    plan.times.learn(plan.open[0].run, 1000, 30.0, 4.0)
+    plan.times.learn(plan.open[0].run, 1000, 30.0, 1, 4.0)
     again = plan_of("tuning", places, seeds=[2], only=["tune-vq-vae-lr1e-3"])  # it knows what was learnt
     whole = plan_of("table1", places, data=["cifar10"], seeds=[2], only=["vq-vae"])
     assert (again.open[0].evaluate, whole.open[0].evaluate) == (4.0, 20.0)

@@ -101,6 +101,25 @@ def test_a_failure_does_not_stop_the_others(places: Places, tiny_settings: Setti
 
 
 @pytest.mark.usefixtures("quick")
+def test_a_training_that_diverges_is_told_and_not_tried_again(places: Places, tiny_settings: Settings) -> None:
+    said: list[str] = []
+    archive = places.runs.parent / "all.tar"
+    settings = tiny_settings({"training.learning_rate": 1e30})
+    outcome = sweep(places, settings, ["vq-vae"], said, archive=archive)
+    assert "diverged" in outcome.failed["sample/vq-vae-seed1"]
+    (result,) = read_results(places.results)
+    assert (result.diverged, result.metrics("exact"), result.held_out_psnr) == (True, None, None)
+    assert result.document["diverged"] == outcome.failed["sample/vq-vae-seed1"].removeprefix("arcvq: ")
+    assert result.document["training"]["steps"] < 6
+    assert result.looks[0]["epoch"] == 0
+    with tarfile.open(archive) as tar:
+        assert set(tar.getnames()) == {f"results/sample/vq-vae-seed1.{end}" for end in ("json", "metrics.jsonl")}
+    plan = plan_of("all", places, ["vq-vae"], settings)
+    assert ([planned.state for planned in plan.runs], plan.open) == (["diverged"], [])
+    assert not plan.times.trained  # how long it took says nothing
+
+
+@pytest.mark.usefixtures("quick")
 def test_a_killed_worker_is_replaced_and_measuring_goes_on_beside_training(
     places: Places, tiny_settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,7 +146,7 @@ def test_a_budget_starts_nothing_that_cannot_end(places: Places, tiny_settings: 
     plan.runs[0] = replace(plan.runs[0], train=600.0)
     outcome = run_plan(plan, budget=5, say=said.append)
     assert (outcome.left, outcome.done) == (["sample/vq-vae-seed1"], [])
-    assert said[-1] == "nothing fits: the shortest run needs 11.0 minutes; give a larger --budget, or --split"
+    assert said[-1] == "nothing fits: the shortest run needs 13.0 minutes; give a larger --budget, or --split"
 
 
 def test_what_is_trained_waits_for_no_training(places: Places) -> None:
@@ -160,8 +179,16 @@ def test_only_trainings_share_the_device(places: Places) -> None:
     runner = Runner(plan, False, None, print, {})
     assert runner.fits(alone, time.monotonic() + 140)
     assert not runner.fits(alone, time.monotonic() + 115)  # a training may take longer than the one before
+    measured = replace(alone, train=0.0, evaluate=100.0)
+    assert runner.fits(measured, time.monotonic() + 110)  # but measuring takes what it took
+    assert runner.fits(replace(alone, train=None), time.monotonic())  # nobody knows
     plan = plan_of("table1", places, ["vq-vae", "arcvq-vae", "cvq-vae"], parallel=2)
-    assert not Runner(plan, False, None, print, {}).fits(alone, time.monotonic() + 140)
+    runner = Runner(plan, False, None, print, {})
+    assert runner.fits(alone, time.monotonic() + 140)  # one of the two, if the other does not
+    worker: Any = SimpleNamespace()
+    runner.jobs = [Job(replace(alone, evaluate=0.0), places.runs / "log", worker)]
+    assert not runner.fits(alone, time.monotonic() + 140)
+    assert runner.fits(alone, time.monotonic() + 260)
 
 
 def test_an_interrupted_sweep_goes_on(tmp_path: Path, tiny_settings: Settings) -> None:

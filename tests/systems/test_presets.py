@@ -117,6 +117,8 @@ def test_a_preset_is_what_its_path_says(preset: str) -> None:
     # The sample's runs are too short for the paper's learning rate.
     assert (system.training.learning_rate, system.training.seed) == (1e-3 if data == "sample" else 3e-4, 1)
     assert system.training.gradient_clip == (1.0 if name == "hvq-vae" else None)
+    shape = (system.training.schedule, round(system.training.flat_share, 3), system.training.final_rate)
+    assert shape == (("cosine", 0.667, 0.1) if name == "hvq-vae" else ("constant", 0.0, 0.0))
 
 
 @pytest.mark.parametrize("preset", TABLE)

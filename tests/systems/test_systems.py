@@ -146,6 +146,7 @@ def test_a_missing_or_unknown_system_is_answered_with_what_there_is() -> None:
         ({"training": {"steps": 3, "learning_rate": 0}}, "training.learning_rate must be positive, got 0.0"),
         ({"training": {"steps": 3, "gradient_clip": 0}}, "training.gradient_clip must be positive, got 0.0"),
         ({"training": {"steps": 3, "flat_share": 1.0}}, "training.flat_share must be from 0 to below 1, got 1.0"),
+        ({"training": {"steps": 3, "flat_share": -0.1}}, "training.flat_share must be from 0 to below 1, got -0.1"),
         ({"training": {"steps": 3, "betas": [0.9]}}, "training.betas takes two numbers from 0 to below 1, got [0.9]"),
         ({"training": {"steps": 3, "betas": [0.9, 1]}}, "training.betas takes two numbers from 0 to below 1"),
     ],

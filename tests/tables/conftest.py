@@ -37,6 +37,7 @@ def add(folder: Path) -> Callable[..., None]:
         epochs: int = 500,
         precision: str = "fp32",
         at_a_time: int | None = None,
+        diverged: str | None = None,
         **protocols: Any,
     ) -> None:
         document: dict[str, Any] = {
@@ -55,6 +56,8 @@ def add(folder: Path) -> Callable[..., None]:
         }  # fmt: skip
         if at_a_time is not None:  # older results do not tell
             document["training"] |= {"at_a_time": at_a_time, "seconds": 0.4 * epochs}
+        if diverged is not None:
+            document["diverged"] = diverged
         (folder / data).mkdir(exist_ok=True)
         (folder / data / f"{name}-seed{seed}.json").write_text(json.dumps(document))
         if looks:

@@ -34,7 +34,8 @@ from arcvq.tables.studies import (
 Add = Callable[..., None]
 
 
-# What `tune` with 21, 24, 23 and 22 chooses.
+# For `tune`, and what it chooses.
+BEST_AT_1E_3 = (21.0, 24.0, 23.0, 22.0, 20.0, 20.5)
 VQ_VAE = {"vq-vae": {"constant": "2e-3", "cosine": "1e-3"}}
 
 
@@ -57,9 +58,9 @@ def try_recipes(add: Add, **psnrs: float) -> None:
 
 def test_the_choice_is_by_the_last_look_at_held_out_images(folder: Path, add: Add) -> None:
     assert choose(named(folder)) == {"tuned": {}}
-    tune(add, "vq-vae", 21.0, 24.0, 23.0)
-    assert choose(named(folder)) == {"tuned": {}}  # too few to be fair
-    tune(add, "vq-vae", 21.0, 24.0, 23.0, 22.0)
+    tune(add, "vq-vae", *BEST_AT_1E_3[:5])
+    assert choose(named(folder)) == {"tuned": {}}  # before all are tried
+    tune(add, "vq-vae", *BEST_AT_1E_3)
     assert json.loads(chosen_text(named(folder))) == {"tuned": VQ_VAE}
     # Looks at the test set choose nothing.
     for run in tuning("cvq-vae").values():
@@ -67,6 +68,31 @@ def test_the_choice_is_by_the_last_look_at_held_out_images(folder: Path, add: Ad
     assert "cvq-vae" not in choose(named(folder))["tuned"]
     try_recipes(add, rotation=24.5, neither=24.9)  # without SAMP: not to be chosen
     assert choose(named(folder))["recipe"] == "scaffold-rotation"
+
+
+def test_what_diverges_is_tried_and_told(folder: Path, add: Add) -> None:
+    tune(add, "vq-vae", *BEST_AT_1E_3[:5])
+    (*_, last) = tuning("vq-vae").values()
+    add(last.name, diverged="at step 9", looks={50.0: 30.0}, holdout=5000, epochs=100)
+    assert choose(named(folder)) == {"tuned": VQ_VAE}
+    page = results_page(folder, None)
+    assert rows(page, "tuning", "vq-vae")[0][6] == "diverged"
+    assert rows(page, "runs", f"cifar10/{last.name}-seed1")[0][1:3] == ["–", "diverged"]
+    # A long training is worth as much as it has been through.
+    add("vq-vae-lr2e-3-500epochs", diverged="at step 9", looks={25.0: 21.0, 50.0: 22.0, 60.0: 5.0})
+    try_recipes(add, cvq=24.5)
+    add("scaffold-cvq-25epochs", epochs=25, exact={"psnr": 21.0, "usage": 1.0})
+    page = results_page(folder, None)
+    assert rows(page, "budgets", "vq-vae-lr2e-3")[0][1:] == ["21.00, 50.0%", "22.00, 50.0%", "–", "–", "–"]
+    assert "- 25 epochs: `scaffold-cvq` 21.00, best rival (of 1 measured of 2) `vq-vae-lr2e-3` 21.00: level" in page
+    # Nothing else is told of it, in Table 1 or over time.
+    add("vq-vae", diverged="at step 9", looks={25.0: 21.0})
+    add("vq-vae", 2, diverged="at step 9", looks={25.0: 21.0})
+    page = results_page(folder, None)
+    assert rows(page, "table1", "VQ-VAE", "ours")[0][2] == "not measured"
+    assert [curve.name for curve in curves(named(folder))] == ["vq-vae, tuned", "scaffold-cvq"]
+    add("vq-vae", exact={"psnr": 24.0})
+    assert rows(results_page(folder, None), "table1", "VQ-VAE", "ours, exact")[0][2] == "1"
 
 
 def test_another_precision_is_taken_where_there_is_no_other(folder: Path, add: Add) -> None:
@@ -78,7 +104,7 @@ def test_another_precision_is_taken_where_there_is_no_other(folder: Path, add: A
 
 
 def test_only_runs_of_one_precision_are_compared(folder: Path, add: Add) -> None:
-    tune(add, "vq-vae", 21.0, 24.0, 23.0, 22.0)
+    tune(add, "vq-vae", *BEST_AT_1E_3)
     (*_, last) = tuning("vq-vae").values()
     add(f"{last.name}-bf16", exact={"psnr": 25.0}, looks={100.0: 25.0}, holdout=5000, epochs=100, precision="bf16")
     assert choose(named(folder))["tuned"] == VQ_VAE
@@ -116,10 +142,27 @@ def test_the_beginning_of_a_constant_rate_s_run_is_a_short_run() -> None:
     assert (training.epochs, training.schedule, training.evaluation_images) == (500, "constant", 10_000)
     every = training.epochs / training.evaluations
     assert all(epochs % every == 0 for epochs in BUDGETS)  # a look at each length
-    for system in CONTENDERS:
-        text = json.dumps(to_dict(load_system(f"cifar10/{system}")))
-        follows = '"fraction"' in text or '"temperature_end"' in text
-        assert follows == (system in STRETCHED), system
+
+
+@pytest.mark.parametrize("system", CONTENDERS)
+def test_whose_settings_follow_the_length(system: str) -> None:
+    """The first steps of a short and of a long training are the same, but for those."""
+    settings = ["--tokenizer.width=8", "--tokenizer.latent_dim=8"]
+    settings += ["--quantizer.codebook_size=64"] if system not in ("fsq", "lfq") else []
+
+    def losses(length: int) -> list[float]:
+        torch.manual_seed(0)
+        tokenizer = load_system(f"cifar10/{system}", settings).build_tokenizer(3, (16, 16), length).train()
+        for part in ("encoder", "quantizer", "decoder") if system == "hvq-vae" else ():
+            getattr(tokenizer, part).requires_grad_(False)  # its first stage
+        found = []
+        for _ in range(4):
+            _, quantized = tokenizer(torch.rand(4, 3, 16, 16) * 2 - 1)
+            tokenizer.after_step(quantized)
+            found.append(quantized.quantized.sum().item())
+        return found
+
+    assert (losses(1000) != losses(5000)) == (system in STRETCHED)
 
 
 def test_short_runs_differ_in_what_is_studied_alone() -> None:
@@ -127,7 +170,8 @@ def test_short_runs_differ_in_what_is_studied_alone() -> None:
         system: Any = load_system(f"cifar10/{run.preset}", run.settings)
         assert sum(stage.epochs for stage in system.training.plan()) == 100, run.name
         assert (system.data.holdout, system.data.batch_size) == (5000, 1024)
-        assert system.training.evaluation_images == 5000
+        assert (system.training.evaluation_images, system.training.evaluations) == (5000, 10)
+        assert system.training.warmup_steps == 100, run.name  # the same for everyone
     settings = [tuple(asdict(run).values())[1:3] for run in (*TUNING, *RECIPE, *GRID)]
     assert len(set(settings)) == len(settings)
     (same,) = (run for run in GRID if run.name == "grid-alpha-same-decay-same-lr1e-3")
@@ -153,7 +197,7 @@ def test_every_candidate_takes_a_step(run: Experiment) -> None:
 
 
 def test_the_tables_of_the_studies(folder: Path, add: Add) -> None:
-    tune(add, "vq-vae", 21.0, 24.0, 23.0, 22.0)
+    tune(add, "vq-vae", *BEST_AT_1E_3)
     tune(add, "fsq", 21.0)
     try_recipes(add, rotation=24.5, ema=24.25)
     add("grid-alpha-third-decay-same-lr1e-3", exact={"usage": 0.75}, looks={100.0: 23.0}, holdout=5000, epochs=100)
@@ -164,11 +208,11 @@ def test_the_tables_of_the_studies(folder: Path, add: Add) -> None:
         "**24.00**",
         "**23.00**",
         "22.00",
-        "–",
-        "–",
+        "20.00",
+        "20.50",
         "2e-3 constant, 1e-3 cosine",
     ]
-    assert rows(page, "tuning", "fsq")[0][-1] == "open, 1 of 6 measured"
+    assert rows(page, "tuning", "fsq")[0][-1] == "open, 1 of 6 tried"
     ranking = [line[0] for line in rows(page, "recipe")[2:]]
     assert ranking[:2] == ["**scaffold-rotation**", "scaffold-ema"]
     assert ranking[-1] == "tune-vq-vae-lr1e-3-cosine"
@@ -179,39 +223,58 @@ def test_the_tables_of_the_studies(folder: Path, add: Add) -> None:
 
 
 def test_who_is_ahead_at_which_length(folder: Path, add: Add) -> None:
-    tune(add, "vq-vae", 21.0, 24.0, 23.0, 22.0)
-    tune(add, "cvq-vae", 24.0, 23.0, 22.0, 21.0)
+    tune(add, "vq-vae", *BEST_AT_1E_3)
+    tune(add, "cvq-vae", 24.0, 23.0, 22.0, 21.0, 20.0, 20.0)
     try_recipes(add, cvq=24.5)
     page = results_page(folder, None)
     assert "- 25 epochs: not measured" in block(page, "budgets")
     for epochs, recipe, rival in ((25, 22.0, 21.5), (500, 25.6, 25.7)):
         add(f"scaffold-cvq-{epochs}epochs", epochs=epochs, exact={"psnr": recipe, "usage": 1.0}, paper={"rfid": 23.0})
         add(f"vq-vae-lr1e-3-cosine-{epochs}epochs", epochs=epochs, exact={"psnr": rival, "usage": 0.5})
-    looks = {25.0: 21.0, 50.0: 23.0, 100.1: 23.5, 500.0: 24.0}
+    looks = {25.0: 20.0, 50.0: 23.0, 100.1: 23.5, 500.0: 24.0}
     add("cvq-vae-lr1e-3-500epochs", looks=looks, exact={"psnr": 24.01, "usage": 0.75})
+    add("cvq-vae-lr1e-3-500epochs", 2, looks=looks | {25.0: 22.0}, exact={"psnr": 24.01, "usage": 0.75})
+    add("cvq-vae", exact={"psnr": 23.0, "usage": 0.25})
     page = results_page(folder, None)
+    assert rows(page, "budgets")[-1][0] == "scaffold-cvq"
     assert rows(page, "budgets", "scaffold-cvq")[0][1:3] == ["22.00, 100.0%", "–"]
-    along = ["21.00, 50.0%", "23.00, 50.0%", "–", "–", "24.01, 75.0%"]
+    assert rows(page, "budgets", "cvq-vae, as published")[0][1:] == ["–"] * 4 + ["23.00, 25.0%"]
+    along = ["21.00 ± 1.41, 50.0%", "23.00, 50.0%", "–", "–", "24.01, 75.0%"]
     assert rows(page, "budgets", "cvq-vae-lr1e-3")[0][1:] == along
     said = block(page, "budgets")
-    assert "- 25 epochs: `scaffold-cvq` 22.00, best rival `vq-vae-lr1e-3-cosine` 21.50: ahead by 0.50" in said
-    assert "- 500 epochs: `scaffold-cvq` 25.60, best rival `vq-vae-lr1e-3-cosine` 25.70: behind by 0.10" in said
+    assert (
+        "- 25 epochs: `scaffold-cvq` 22.00, best rival (of 2 measured of 4) `vq-vae-lr1e-3-cosine` 21.50: ahead by 0.50"
+        in said
+    )
+    assert (
+        "- 500 epochs: `scaffold-cvq` 25.60, best rival (of 3 measured of 6) `vq-vae-lr1e-3-cosine` 25.70: behind by 0.10"
+        in said
+    )
     assert "- Aim, PSNR 25.5 after 500 epochs: 25.60, reached" in said
     assert "- Aim, an rFID below the lowest in print, 39.67: 23.00, reached" in said
+    # In another precision it is another comparison.
+    for length in BUDGETS:
+        for name in ("scaffold-cvq", "vq-vae-lr1e-3-cosine"):
+            add(f"{name}-{length}epochs-bf16", epochs=length, precision="bf16", exact={"psnr": 26.0, "usage": 1.0})
+    page = results_page(folder, None)
+    assert "Trained in bf16." in block(page, "budgets")
+    assert rows(page, "budgets", "cvq-vae-lr1e-3")[0][1:] == ["–"] * 5
+    assert rows(page, "budgets", "cvq-vae, as published")[0][-1] == "–"
 
 
 def test_the_curves_are_drawn_anew_only_for_new_numbers(folder: Path, add: Add) -> None:
     nothing = budget_curves(named(folder), None)
     assert ElementTree.fromstring(nothing).tag.endswith("svg")
     add("vq-vae", exact={"psnr": 24.0}, looks={0.1: 12.0, 25.0: 20.0, 500.0: 24.0})
-    tune(add, "vq-vae", 21.0, 24.0, 23.0, 22.0)
+    tune(add, "vq-vae", *BEST_AT_1E_3)
     for epochs in (25, 500):
         add(f"vq-vae-lr1e-3-cosine-{epochs}epochs", epochs=epochs, exact={"psnr": 24.0, "usage": 0.5})
     add("vq-vae-lr2e-3-500epochs", looks={25.0: 24.5, 50.0: 24.6, 500.0: 23.9}, exact={"psnr": 23.9, "usage": 0.4})
+    add("vq-vae-lr1e-3-cosine-100epochs", epochs=100, exact={"psnr": 24.1, "usage": 0.75})
     published, tuned = curves(named(folder))
     assert (published.name, published.points) == ("vq-vae, as published", [(25.0, 20.0, 0.5), (500.0, 24.0, 0.5)])
     # At every length the better of the two schedules.
-    points = [(25.0, 24.5, 0.5), (50.0, 24.6, 0.5), (500.0, 24.0, 0.5)]
+    points = [(25.0, 24.5, 0.5), (50.0, 24.6, 0.5), (100.0, 24.1, 0.75), (500.0, 24.0, 0.5)]
     assert (tuned.name, tuned.points) == ("vq-vae, tuned", points)
     assert tuned.epoch_seconds == pytest.approx(0.18)
     drawn = budget_curves(named(folder), nothing)
@@ -289,12 +352,14 @@ def test_what_lies_behind_the_printed_numbers(folder: Path, add: Add) -> None:
     assert rows(page, "causes", "cifar10, arcvq-vae")[0][3:] == ["not measured"] * 5
     assert rows(page, "looks", "cifar10, vq-vae")[0][1:] == ["1", "2", "2000", "24.50", "24.60", "25", "+0.100"]
     add("vq-vae-variance01", paper={"psnr": 23.52})
-    tune(add, "vq-vae", 21.0, 24.0, 23.0, 22.0)
+    tune(add, "vq-vae", *BEST_AT_1E_3)
     add("vq-vae-lr1e-3-cosine-500epochs", paper={"psnr": 25.32})
     add("vq-vae-lr2e-3-500epochs", paper={"psnr": 24.92})
     add("released-code", paper={"psnr": 24.5})
     page = results_page(folder, None)
     assert rows(page, "causes", "cifar10, vq-vae")[0][5:] == ["-0.80", "–", "+1.00"]
+    add("vq-vae-lr2e-3-500epochs", paper={"psnr": 25.42})
+    assert rows(results_page(folder, None), "causes", "cifar10, vq-vae")[0][7] == "+1.10"
     assert rows(page, "causes", "cifar10, arcvq-vae")[0][6] == "+0.50"
     said = "1.00 dB above print; nearer to print with weight × 4 (-0.80); not nearer with best look (+0.10), tuned rate (+1.00)."
     assert f"- cifar10, vq-vae: {said}" in block(page, "causes")

@@ -96,7 +96,7 @@ def run_plan(
         f"in {outcome.seconds / 60:.1f} minutes" + (f", {outcome.seconds / 60 / count:.1f} a run" if count else "")
     )
     if outcome.left and not (outcome.done or outcome.failed or outcome.cut):
-        known = [seconds for planned in runner.waiting if (seconds := planned.seconds(1)) is not None]
+        known = [SLACK * planned.train + planned.evaluate for planned in runner.waiting if planned.train is not None]
         needs = f"the shortest run needs {min(known) / 60:.1f} minutes" if known else "no time was left for it"
         say(f"nothing fits: {needs}; give a larger --budget, or --split")
     if signalled:
@@ -153,8 +153,9 @@ class Runner:
         for none that still trains."""
         if planned.train is None:
             return True
-        to_train = sum(job.training for job in self.jobs) + sum(not other.trained for other in self.waiting)
-        width = min(self.plan.parallel, to_train)
+        training = sum(job.training for job in self.jobs)
+        to_train = training + sum(not other.trained for other in self.waiting)
+        width = min(self.plan.parallel, to_train) if training else 1  # the others may not fit
         ahead = sum(job.planned.evaluate for job in self.jobs if not (planned.trained and job.training))
         return time.monotonic() + max(SLACK * planned.train * width, ahead) + planned.evaluate <= deadline
 
@@ -197,6 +198,8 @@ class Runner:
         job.worker = None
         if code:
             worker.wait()
+            if not job.measuring and job.planned.run.note_divergence(self.places, self.plan.at_a_time):
+                self.keep(job.planned.run)
             self.fail(job, job.last_line(code))
             return
         self.idle[MEASURING if job.measuring else TRAINING].append(worker)
@@ -216,19 +219,22 @@ class Runner:
         self.outcome.failed[job.planned.run.key] = why
         self.say(f"{job.planned.run.key}: failed: {why}")
 
-    def finish(self, job: Job, measured_in: float) -> None:
-        run = job.planned.run
-        run.lay_over(self.places)
-        self.outcome.done.append(run.key)
+    def keep(self, run: Run) -> None:
         self.measured.append(run)
         if self.archive is not None:
             try:
                 write_archive(self.archive, self.measured, self.places)
             except ArcvqError as error:
                 self.say(str(error))
+
+    def finish(self, job: Job, measured_in: float) -> None:
+        run = job.planned.run
+        run.lay_over(self.places)
+        self.outcome.done.append(run.key)
+        self.keep(run)
         if job.planned.state != "begun" and job.trained_in is not None:  # the whole training was seen
             steps = read_json(run.folder(self.places).training, "a finished run")["steps"]
-            self.plan.times.learn(run, steps, job.trained_in / self.plan.at_a_time, measured_in)
+            self.plan.times.learn(run, steps, job.trained_in, self.plan.at_a_time, measured_in)
             for planned in self.waiting:
                 estimate(planned, self.plan.times, self.places)
         metrics = read_json(run.result(self.places), "a result")["protocols"]["exact"]

@@ -20,7 +20,7 @@ from arcvq.tables import EXPERIMENTS, Result
 
 # Of an evaluation nobody has timed yet.
 EVALUATE, QUICK_EVALUATE = 60.0, 10.0
-# Of a training's time, what does not grow with its length.
+# Of a training's duration, what does not grow with its length.
 BEGIN = 10.0
 
 
@@ -36,6 +36,7 @@ class Time:
     evaluate: float | None = None
     source: str = "a run of this sweep"
     quick: bool = False  # how it was measured
+    at_a_time: int = 1
 
 
 class Times:
@@ -49,7 +50,7 @@ class Times:
         except (KeyError, TypeError):
             raise ArcvqError(f"{file}: not the times of a sweep: delete it, and they are taken anew") from None
         self.trained, self.measured = (
-            [result for result in results if result.document[what]["device"] == device]
+            [result for result in results if result.document[what]["device"] == device and not result.diverged]
             for what in ("training", "measured")
         )
         self.failures: dict[tuple[str, str], str] = {}
@@ -125,9 +126,10 @@ class Times:
             self.worker.wait()
             self.worker = None
 
-    def learn(self, run: Run, steps: int, train: float, evaluate: float) -> None:
-        how = _how(load_system(run.preset, run.overrides))
-        self.known.append(Time(run.preset, how, self.device, steps, train, evaluate, quick=run.experiment.quick))
+    def learn(self, run: Run, steps: int, trained_in: float, at_a_time: int, evaluate: float) -> None:
+        how, quick = _how(load_system(run.preset, run.overrides)), run.experiment.quick
+        share = trained_in / at_a_time
+        self.known.append(Time(run.preset, how, self.device, steps, share, evaluate, quick=quick, at_a_time=at_a_time))
         self.save()
 
     def save(self) -> None:
@@ -155,14 +157,15 @@ def _stretched(time: Time, how: str) -> Time | None:
     if (kind, unit) != (wanted_kind, wanted_unit):
         return None
     share = int(wanted_count) / int(count)
-    train = min(BEGIN, time.train) + max(0.0, time.train - BEGIN) * share
+    begin = min(BEGIN / time.at_a_time, time.train)
+    train = begin + (time.train - begin) * share
     return replace(time, how=how, steps=round(time.steps * share), train=train, source="another length")
 
 
 def _of_result(result: Result, preset: str) -> Time:
     training = result.document["training"]
     how, share = _how_of(result.document["config"]), training["seconds"] / result.at_a_time
-    return Time(preset, how, training["device"], training["steps"], share, source="results")
+    return Time(preset, how, training["device"], training["steps"], share, source="results", at_a_time=result.at_a_time)
 
 
 def _preset(result: Result) -> str | None:

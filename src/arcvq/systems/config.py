@@ -56,7 +56,7 @@ class StageConfig:
 class TrainingConfig:
     """epochs or steps    how long; give one
     schedule           of the learning rate: constant, or cosine (down to final_rate × learning_rate at the end)
-    flat_share         of training, before the cosine begins
+    flat_share         of each stage, before the cosine begins
     warmup_steps       linear, from 0
     accumulate         micro-batches per optimizer step; the ArcLoss contrasts tokens within a micro-batch
     gradient_clip      largest global norm of the gradient; none by default

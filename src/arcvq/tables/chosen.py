@@ -6,6 +6,7 @@ chosen.json beside this file is how a sweep knows it; results/render.py writes i
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,8 +30,6 @@ from arcvq.tables.studies import (
 
 FILE = Path(__file__).with_name("chosen.json")
 CHOSEN: dict[str, Any] = read_json(FILE, "the choice of the studies")
-# A run that diverges leaves no result, so not all can be waited for.
-ENOUGH = 2 / 3
 Key = TypeVar("Key", bound=Hashable)
 
 
@@ -45,12 +44,18 @@ def scores(named: Mapping[str, list[Result]], runs: Mapping[Key, Experiment]) ->
     return {key: found for key, run in runs.items() if (found := held_out(measured.get(run.name, [])))}
 
 
+def tried(named: Mapping[str, list[Result]], runs: Mapping[Key, Experiment]) -> list[Key]:
+    """Those that are measured and those that diverged: nothing is chosen before they are all."""
+    found = alike(named, (run.name for run in runs.values()), diverged=True)
+    return [key for key, run in runs.items() if run.name in found]
+
+
 def best(named: Mapping[str, list[Result]], runs: Mapping[Key, Experiment]) -> Key | None:
-    """The one with the highest PSNR on held-out images, once enough of them are measured."""
+    """The one with the highest PSNR on held-out images, once all are tried."""
     found = scores(named, runs)
-    if len(found) < ENOUGH * len(runs):
+    if len(tried(named, runs)) < len(runs):
         return None
-    return max(found, key=lambda key: found[key].mean)
+    return max(found, key=lambda key: found[key].mean, default=None)
 
 
 def choose(named: Mapping[str, list[Result]]) -> dict[str, Any]:
@@ -61,14 +66,15 @@ def choose(named: Mapping[str, list[Result]]) -> dict[str, Any]:
 
 
 def best_rates(named: Mapping[str, list[Result]], system: str) -> dict[str, str]:
-    """Schedule → the rate that is best under it; nothing before enough are measured."""
-    found = scores(named, tuning(system))
-    if len(found) < ENOUGH * len(tuning(system)):
+    """Schedule → the rate that is best under it; nothing before all are tried."""
+    runs = tuning(system)
+    found = scores(named, runs)
+    if len(tried(named, runs)) < len(runs):
         return {}
     return {
-        schedule: max(tried, key=lambda rate: found[rate, schedule].mean)
+        schedule: max(measured, key=lambda rate: found[rate, schedule].mean)
         for schedule in SCHEDULES
-        if (tried := [rate for rate in RATES if (rate, schedule) in found])
+        if (measured := [rate for rate in RATES if (rate, schedule) in found])
     }
 
 
@@ -80,7 +86,7 @@ def recipe_runs() -> dict[str, Experiment]:
 def lengths(named: Mapping[str, list[Result]]) -> dict[str, list[Result]]:
     """The runs of the contenders at every length, all in one precision."""
     runs = (run.name for each in contenders(choose(named)) for run in each.experiments())
-    return alike(named, runs)
+    return alike(named, runs, diverged=True)
 
 
 def after(measured: Mapping[str, list[Result]], each: Contender, epochs: int) -> tuple[Cell | None, Cell | None]:
@@ -90,7 +96,10 @@ def after(measured: Mapping[str, list[Result]], each: Contender, epochs: int) ->
         return cell(results, "exact", "psnr"), cell(results, "exact", "usage")
     longest = measured.get(budget_name(each.name, BUDGETS[-1]), [])
     looks = [look for result in longest for look in result.looks if look["epoch"] == epochs]
-    psnr, usage = (Cell.of([look[what] for look in looks if look.get(what) is not None]) for what in ("psnr", "usage"))
+    psnr, usage = (
+        Cell.of([look[what] for look in looks if look.get(what) is not None and math.isfinite(look[what])])
+        for what in ("psnr", "usage")
+    )
     return psnr, usage
 
 

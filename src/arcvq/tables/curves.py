@@ -41,7 +41,8 @@ def curves(named: Mapping[str, list[Result]]) -> Iterator[Curve]:
     compared = contenders(chosen)
     for system in (*CONTENDERS, *([chosen["recipe"]] if "recipe" in chosen else [])):
         tuned = [each for each in compared if each.system == system]
-        own = [r for each in tuned for run in each.experiments() for r in measured.get(run.name, [])]
+        ran = (r for each in tuned for run in each.experiments() for r in measured.get(run.name, []))
+        own = [result for result in ran if not result.diverged]
         looked = [result for result in of_run(named, system) if result.looks]
         if looked:
             points = [

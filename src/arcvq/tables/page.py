@@ -190,8 +190,8 @@ def every_run(grouped: Grouped) -> list[str]:
                 rows.append(
                     [
                         f"{data}/{document['name']}-seed{result.seed}",
-                        ", ".join(document["protocols"]),
-                        number("psnr", exact["psnr"]) if "psnr" in exact else ABSENT,
+                        ", ".join(document["protocols"]) or NOTHING,
+                        number("psnr", exact["psnr"]) if "psnr" in exact else "diverged" if result.diverged else ABSENT,
                         f"{training['steps']:,}",
                         f"{training['seconds'] / 60:.1f}" + shared * (result.at_a_time > 1),
                         training["device"],

@@ -69,6 +69,11 @@ class Result:
         return self.looks[-1]["epoch"] if self.looks else self.document["config"].get("training", {}).get("epochs")
 
     @property
+    def diverged(self) -> bool:
+        """Nothing was measured: its numbers were no longer finite. Its looks go until then."""
+        return "diverged" in self.document
+
+    @property
     def at_a_time(self) -> int:
         """How many trainings shared the device, this one included, as far as the result tells."""
         return int(self.document["training"].get("at_a_time", 1))
@@ -77,7 +82,7 @@ class Result:
     def held_out_psnr(self) -> float | None:
         """At the last look, if that was at images held out of the training set."""
         held = self.document["config"].get("data", {}).get("holdout")
-        psnr = self.looks[-1]["psnr"] if held and self.looks else None
+        psnr = self.looks[-1]["psnr"] if held and self.looks and not self.diverged else None
         return psnr if psnr is not None and math.isfinite(psnr) else None
 
     def metrics(self, protocol: str) -> dict[str, float] | None:
@@ -118,7 +123,7 @@ def read_results(folder: Path) -> list[Result]:
         lacking = [
             key
             for key in ("name", "seed", "protocols", "config", "training", "measured")
-            if document.get(key) in (None, "", {})
+            if document.get(key) in (None, "", {}) and not (key == "protocols" and "diverged" in document)
         ]
         if lacking:
             raise ArcvqError(f"{path}: not a result of arcvq evaluate: {lacking[0]} is missing")
@@ -154,11 +159,14 @@ def group(results: Iterable[Result]) -> dict[str, dict[str, list[Result]]]:
     return found
 
 
-def alike(named: Mapping[str, list[Result]], runs: Iterable[str]) -> dict[str, list[Result]]:
-    """Results of runs that are compared with one another, by run and all in one precision: that which most of them have."""
+def alike(named: Mapping[str, list[Result]], runs: Iterable[str], *, diverged: bool = False) -> dict[str, list[Result]]:
+    """Results of runs that are compared with one another, by run and all in one precision: that which most of them have. Those that
+    diverged only if asked for."""
     wanted = list(runs)
     ends = ("", *(f"-{precision}" for precision in PRECISIONS))
-    return max(({run: named[run + end] for run in wanted if run + end in named} for end in ends), key=len)
+    found = max(({run: named[run + end] for run in wanted if run + end in named} for end in ends), key=len)
+    kept = {run: [result for result in results if diverged or not result.diverged] for run, results in found.items()}
+    return {run: results for run, results in kept.items() if results}
 
 
 def of_run(named: Mapping[str, list[Result]], run: str) -> list[Result]:

@@ -14,11 +14,10 @@ Grouped = dict[str, dict[str, list[Result]]]
 
 def variants(named: dict[str, list[Result]], row: Row) -> Iterator[tuple[str, list[Result]]]:
     """The results of a row, and beside them those of the same run in another precision."""
-    if row.run in named:
-        yield row.label, named[row.run]
-    for precision in PRECISIONS:
-        if f"{row.run}-{precision}" in named:
-            yield f"{row.label}, {precision}", named[f"{row.run}-{precision}"]
+    labels = {row.run: row.label} | {f"{row.run}-{p}": f"{row.label}, {p}" for p in PRECISIONS}
+    for run, label in labels.items():
+        if measured := [result for result in named.get(run, []) if not result.diverged]:
+            yield label, measured
 
 
 def printed_numbers(printed: dict[str, Any], data: str, row: Row) -> dict[str, float]:

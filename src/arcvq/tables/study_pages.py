@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from arcvq.tables.chosen import after, best, best_rates, choose, held_out, lengths, recipe_runs, scores
+from arcvq.tables.chosen import after, best, best_rates, choose, held_out, lengths, recipe_runs, scores, tried
 from arcvq.tables.results import Cell, Result, alike, cell, metric_text, number, of_run, precision_note, table
 from arcvq.tables.rows import NOTHING, Grouped
 from arcvq.tables.studies import (
@@ -33,22 +33,24 @@ def tuning_page(grouped: Grouped, _: dict[str, Any]) -> list[str]:
     for system in CONTENDERS:
         runs = tuning(system)
         shown += [r for results in alike(named, (run.name for run in runs.values())).values() for r in results]
-        found, chosen = scores(named, runs), best_rates(named, system)
+        found, ran, chosen = scores(named, runs), tried(named, runs), best_rates(named, system)
         cells = [
-            _bold(number("psnr", found[rate, schedule].mean), chosen.get(schedule) == rate)
-            if (rate, schedule) in found
+            _bold(number("psnr", found[how].mean), chosen.get(how[1]) == how[0])
+            if how in found
+            else "diverged"
+            if how in ran
             else NOTHING
-            for rate, schedule in LEARNING
+            for how in LEARNING
         ]
         settled = ", ".join(f"{rate} {schedule}" for schedule, rate in chosen.items())
-        rows.append([system, *cells, settled or f"open, {len(found)} of {len(runs)} measured"])
+        rows.append([system, *cells, settled or f"open, {len(ran)} of {len(runs)} tried"])
     return [*table(["system", *(", ".join(how) for how in LEARNING), "chosen"], rows), *precision_note(shown)]
 
 
 def recipe_page(grouped: Grouped, _: dict[str, Any]) -> list[str]:
     """The candidates, best first; below them the three best of the tuned systems after as many epochs."""
     named, runs = grouped.get(DATA, {}), recipe_runs()
-    found, chosen = scores(named, runs), best(named, runs)
+    found, chosen = scores(named, runs), choose(named).get("recipe")
     ranked = sorted(runs, key=lambda name: -found[name].mean if name in found else 0.0)
     measured = alike(named, (run.name for run in runs.values()))
     rows = [
@@ -61,7 +63,7 @@ def recipe_page(grouped: Grouped, _: dict[str, Any]) -> list[str]:
     rows += [[name, "a tuned rival", *short_cells(results)] for name, results in rivals_measured.items()]
     note = precision_note(r for results in (*measured.values(), *rivals_measured.values()) for r in results)
     headings = ["candidate", "what it is", "PSNR, held out", "PSNR, exact", "usage"]
-    settled = f"Chosen: `{chosen}`." if chosen else f"Open: {len(found)} of {len(runs)} candidates measured."
+    settled = f"Chosen: `{chosen}`." if chosen else f"Open: {len(tried(named, runs))} of {len(runs)} candidates tried."
     return [*table(headings, rows, left=2), "", settled, *note]
 
 
@@ -103,6 +105,12 @@ def budgets_page(grouped: Grouped, printed: dict[str, Any]) -> list[str]:
     at = {(each.name, epochs): after(measured, each, epochs) for each in compared for epochs in BUDGETS}
     names = sorted((each.name for each in compared), key=lambda name: name == recipe)  # the recipe last
     rows = [[name, *(_budget_cell(*at[name, epochs]) for epochs in BUDGETS)] for name in names]
+    longest, precisions = BUDGETS[-1], {result.precision for results in measured.values() for result in results}
+    for system in reversed(chosen["tuned"]):  # Table 1's own settings are rivals too
+        published = [result for result in of_run(named, system) if result.precision in precisions]
+        found = cell(published, "exact", "psnr"), cell(published, "exact", "usage")
+        at[f"{system}, as published", longest] = found
+        rows.insert(0, [f"{system}, as published", *[NOTHING] * (len(BUDGETS) - 1), _budget_cell(*found)])
     untuned = [system for system in CONTENDERS if system not in chosen["tuned"]]
     lines = table(["system", *(f"{epochs} epochs" for epochs in BUDGETS)], rows) if rows else []
     lines += [*precision_note(result for results in measured.values() for result in results), ""]
@@ -110,7 +118,7 @@ def budgets_page(grouped: Grouped, printed: dict[str, Any]) -> list[str]:
     if recipe is None:
         return [*lines, "No recipe is chosen yet."]
     for epochs in BUDGETS:
-        psnrs = {name: found.mean for name in names if (found := at[name, epochs][0])}
+        psnrs = {name: psnr.mean if psnr else None for (name, length), (psnr, _) in at.items() if length == epochs}
         lines.append(f"- {epochs} epochs: {standing(recipe, psnrs)}")
     return [*lines, *aims(measured.get(budget_name(recipe, BUDGETS[-1]), []), printed)]
 
@@ -121,15 +129,18 @@ def _budget_cell(psnr: Cell | None, usage: Cell | None) -> str:
     return metric_text("psnr", psnr, psnr.seeds) + (f", {number('usage', usage.mean)}" if usage else "")
 
 
-def standing(recipe: str, psnrs: dict[str, float]) -> str:
+def standing(recipe: str, psnrs: dict[str, float | None]) -> str:
     """Beside the best of all the others, whichever of its schedules that is."""
-    rivals = [name for name in psnrs if name != recipe]
-    if recipe not in psnrs or not rivals:
+    rivals = {name: psnr for name, psnr in psnrs.items() if name != recipe and psnr is not None}
+    ours = psnrs.get(recipe)
+    if ours is None or not rivals:
         return "not measured"
-    first = max(rivals, key=lambda name: psnrs[name])
-    ours, theirs = psnrs[recipe], psnrs[first]
-    word = "ahead" if ours > theirs else "behind"
-    return f"`{recipe}` {number('psnr', ours)}, best rival `{first}` {number('psnr', theirs)}: {word} by {abs(ours - theirs):.2f}"
+    first = max(rivals, key=lambda name: rivals[name])
+    count = f"of {len(rivals)}" + f" measured of {len(psnrs) - 1}" * (len(rivals) < len(psnrs) - 1)
+    gap = round(ours - rivals[first], 2)
+    word = f"{'ahead' if gap > 0 else 'behind'} by {abs(gap):.2f}" if gap else "level"
+    best_rival = f"best rival ({count}) `{first}` {number('psnr', rivals[first])}"
+    return f"`{recipe}` {number('psnr', ours)}, {best_rival}: {word}"
 
 
 def aims(results: list[Result], printed: dict[str, Any]) -> list[str]:
