@@ -53,19 +53,19 @@ def curves(named: Mapping[str, list[Result]]) -> Iterator[Curve]:
             yield Curve(
                 f"{system}, as published", system, points, False, epoch_seconds(looked[:1], looked + own, device)
             )
-        points = [max(found) for epochs in BUDGETS if (found := _points(measured, tuned, epochs))]
+        points = [point for epochs in BUDGETS for point in _better(measured, tuned, epochs)]
         if points:
             name = f"{system}, tuned" if system in CONTENDERS else system
-            points = [(epochs, psnr, usage) for psnr, usage, epochs in points]
             yield Curve(name, system, points, True, epoch_seconds(own, looked + own, device))
 
 
-def _points(
+def _better(
     measured: Mapping[str, list[Result]], tuned: list[Contender], epochs: int
 ) -> list[tuple[float, float, float]]:
-    """(PSNR, usage, epochs) under each schedule."""
+    """The point of whichever schedule has the higher PSNR at this length; none if neither is measured."""
     found = [after(measured, each, epochs) for each in tuned]
-    return [(psnr.mean, usage.mean, float(epochs)) for psnr, usage in found if psnr and usage]
+    points = [(float(epochs), psnr.mean, usage.mean) for psnr, usage in found if psnr and usage]
+    return sorted(points, key=lambda point: point[1])[-1:]
 
 
 def main_device(named: Mapping[str, list[Result]]) -> str | None:

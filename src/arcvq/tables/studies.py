@@ -156,6 +156,10 @@ def tuned_name(system: str, how: Iterable[str]) -> str:
     return f"{system}-{learning_name(*how)}"
 
 
+# A look every 25 epochs of 500.
+EVERY_LENGTH = ("--training.evaluations=20", "--training.evaluation_images=10000")
+
+
 @dataclass(frozen=True)
 class Contender:
     """A system at a rate and schedule, or the recipe, and the lengths at which it is trained. At a constant rate a short training
@@ -181,10 +185,6 @@ class Contender:
             )
             for epochs in self.lengths
         ]
-
-
-# A look every 25 epochs of 500.
-EVERY_LENGTH = ("--training.evaluations=20", "--training.evaluation_images=10000")
 
 
 def contenders(chosen: Mapping[str, Any]) -> list[Contender]:
