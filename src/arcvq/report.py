@@ -159,7 +159,7 @@ def print_plan(plan: Plan) -> None:
     """One line per run, then the time they need together. Plain lines: names are long, and a log may be where they go."""
     width = max((len(planned.run.key) for planned in plan.runs), default=0)
     for planned in plan.runs:
-        seconds = planned.seconds(1)
+        seconds = planned.seconds()
         minutes = "unknown" if seconds is None else f"{seconds / 60:.1f} minutes by {planned.source}"
         print(f"{planned.run.key:{width}}  {planned.state:20}{minutes if planned.open else ''}".rstrip())
     for (preset, _), why in plan.times.failures.items():
@@ -171,6 +171,9 @@ def print_plan(plan: Plan) -> None:
         f"{len(plan.open)} to run, {done} done, {absent} not in this version; about {plan.seconds / 60:.1f} minutes{more}, "
         f"{plan.parallel} at a time{' under MPS' * plan.mps}, on {plan.device}"
     )
+    diverged = sum(planned.state == "diverged" for planned in plan.runs)
+    if diverged:
+        print(f"{diverged} diverged: not trained again unless the result file is removed")
     lacking = sum(planned.state == "incomplete" and not planned.open for planned in plan.runs)
     if lacking:
         print(f"{lacking} results lack a protocol, LPIPS or rFID: --complete measures them")

@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from arcvq import Tokenizer
+from arcvq.report import print_plan
 from arcvq.storage import write_json
 from arcvq.sweep import Outcome, Places, Plan, make_plan, run_plan
 from arcvq.sweep.run import Run
@@ -101,7 +102,9 @@ def test_a_failure_does_not_stop_the_others(places: Places, tiny_settings: Setti
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_training_that_diverges_is_told_and_not_tried_again(places: Places, tiny_settings: Settings) -> None:
+def test_a_training_that_diverges_is_told_and_not_tried_again(
+    places: Places, tiny_settings: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
     said: list[str] = []
     archive = places.runs.parent / "all.tar"
     settings = tiny_settings({"training.learning_rate": 1e30})
@@ -117,6 +120,8 @@ def test_a_training_that_diverges_is_told_and_not_tried_again(places: Places, ti
     plan = plan_of("all", places, ["vq-vae"], settings)
     assert ([planned.state for planned in plan.runs], plan.open) == (["diverged"], [])
     assert not plan.times.trained  # how long it took says nothing
+    print_plan(plan)
+    assert "1 diverged: not trained again unless the result file is removed" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("quick")

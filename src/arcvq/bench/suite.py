@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from arcvq.bench.contenders import Contender, Missing, all_contenders
 from arcvq.bench.limits import Limits, measure_limits, sheet
 from arcvq.bench.measure import cost
 from arcvq.errors import ArcvqError
+from arcvq.training.environment import today
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def run_suite(
 def machine(device: torch.device) -> dict[str, Any]:
     """When, on what and with which libraries: the head of every document."""
     return {
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "date": today(),
         "device": _device_name(device),
         "threads": torch.get_num_threads(),
         "versions": _versions(),

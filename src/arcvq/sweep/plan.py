@@ -38,9 +38,9 @@ class Planned:
     def open(self) -> bool:
         return self.completes or self.state not in FINISHED
 
-    def seconds(self, parallel: int) -> float | None:
-        """From start to result, when so many share the device."""
-        return None if self.train is None else self.train * parallel + self.evaluate
+    def seconds(self, times: float = 1) -> float | None:
+        """From start to result, when the training takes so many times as long as it would alone."""
+        return None if self.train is None else self.train * times + self.evaluate
 
 
 @dataclass

@@ -96,7 +96,7 @@ def run_plan(
         f"in {outcome.seconds / 60:.1f} minutes" + (f", {outcome.seconds / 60 / count:.1f} a run" if count else "")
     )
     if outcome.left and not (outcome.done or outcome.failed or outcome.cut):
-        known = [SLACK * planned.train + planned.evaluate for planned in runner.waiting if planned.train is not None]
+        known = [seconds for planned in runner.waiting if (seconds := planned.seconds(SLACK)) is not None]
         needs = f"the shortest run needs {min(known) / 60:.1f} minutes" if known else "no time was left for it"
         say(f"nothing fits: {needs}; give a larger --budget, or --split")
     if signalled:

@@ -49,10 +49,10 @@ class Times:
             self.known = [Time(**entry) for entry in read_json(file, "a sweep")["times"]] if file.is_file() else []
         except (KeyError, TypeError):
             raise ArcvqError(f"{file}: not the times of a sweep: delete it, and they are taken anew") from None
-        self.trained, self.measured = (
-            [result for result in results if result.document[what]["device"] == device and not result.diverged]
-            for what in ("training", "measured")
-        )
+        finished = [result for result in results if not result.diverged]
+        timed = [_of_result(result, preset) for result in finished if (preset := _preset(result))]
+        self.trained = [entry for entry in timed if entry.device == device]
+        self.measured = [result for result in finished if result.document["measured"]["device"] == device]
         self.failures: dict[tuple[str, str], str] = {}
         self.worker: Worker | None = None  # for trial steps
 
@@ -63,16 +63,15 @@ class Times:
         alike = [t for t in own if t.how == how]
         if alike:
             return next((t for t in reversed(alike) if t.source == Time.source), alike[-1])
-        from_results = [_of_result(result, preset) for result in self.trained if (preset := _preset(result))]
-        alike = [t for t in from_results if (t.preset, t.how) == (run.preset, how)]
+        alike = [t for t in self.trained if (t.preset, t.how) == (run.preset, how)]
         if alike:
             return min(alike, key=lambda t: t.train)  # something else may have been on the device
-        stretched = [found for t in own + from_results if t.preset == run.preset and (found := _stretched(t, how))]
+        stretched = [found for t in own + self.trained if t.preset == run.preset and (found := _stretched(t, how))]
         if stretched:
             return min(stretched, key=lambda t: t.train)
         if self.dry_runs:
             return self.try_out(run, how)
-        others = [found for t in self.known + from_results if t.device == self.device and (found := _stretched(t, how))]
+        others = [found for t in self.known + self.trained if t.device == self.device and (found := _stretched(t, how))]
         return max((replace(t, source="another preset") for t in others), key=lambda t: t.train, default=None)
 
     def evaluation(self, run: Run) -> float:
