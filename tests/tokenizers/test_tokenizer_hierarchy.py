@@ -1,16 +1,20 @@
 """A stack of autoencoders: which layer learns, from what, and how images come back down."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from functorch.compile import make_boxed_func
+from torch import Tensor, nn
+from torch._dynamo.backends.common import aot_autograd
+from torch._inductor.decomposition import select_decomp_table
 
 from arcvq import VQ, ArcvqError, Tokenizer
 from arcvq.data import to_unit
 from arcvq.quantizers import HVQ
 from arcvq.tokenizers import HierarchicalTokenizer, HierarchicalTrunkConfig, SmallTrunkConfig
-from arcvq.tokenizers.hierarchical import Standardize, moments
+from arcvq.tokenizers.hierarchical import Double, Standardize, moments
 
 TOP = ("encoder", "quantizer", "decoder")
 
@@ -224,3 +228,24 @@ def test_speeding_up_compiles_the_trunk_of_every_layer_and_no_quantizer() -> Non
     compiled = {name for name, part in tokenizer.named_modules() if part._compiled_call_impl is not None}
     layers = ["", "lower.0.", "lower.1."]
     assert compiled == {f"{layer}{part}" for layer in layers for part in ("encoder", "decoder")}
+
+
+def test_doubling_is_nearest_upsampling_compiled_too() -> None:
+    operators = set()
+
+    def keep(graph: torch.fx.GraphModule, _: Any) -> Any:
+        operators.update(str(node.target) for node in graph.graph.nodes)
+        return make_boxed_func(graph.forward)
+
+    backend = aot_autograd(fw_compiler=keep, bw_compiler=keep, decompositions=select_decomp_table())
+    double, given = torch.compile(Double(), backend=backend, dynamic=False), torch.randn(2, 3, 5, 4, requires_grad=True)
+    weights = torch.randn(2, 3, 10, 8)
+    gradients = []
+    for module in (double, Double(), nn.Upsample(scale_factor=2, mode="nearest")):
+        made = module(given)
+        assert torch.equal(made, given.repeat_interleave(2, 2).repeat_interleave(2, 3))
+        gradients += torch.autograd.grad((made * weights).sum(), given)
+    torch.testing.assert_close(gradients[0], gradients[2])
+    assert torch.equal(gradients[1], gradients[2])
+    assert "aten.sum.dim_IntList" in operators
+    assert not any("index" in operator for operator in operators)

@@ -56,6 +56,17 @@ class HierarchicalTrunkConfig(SmallTrunkConfig):
         )
 
 
+class Double(nn.Module):
+    """(B, C, h, w) → (B, C, 2h, 2w), every value four times. The compiler makes a scatter of interpolate's gradient; of this a sum."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not torch.compiler.is_compiling():
+            return F.interpolate(x, scale_factor=2.0, mode="nearest")
+        batch, channels, height, width = x.shape
+        fourfold = x[:, :, :, None, :, None].expand(-1, -1, -1, 2, -1, 2)
+        return fourfold.reshape(batch, channels, 2 * height, 2 * width)
+
+
 class LayerEncoder(nn.Sequential):
     """(B, C, H, W) → (B, latent_dim, H/2, W/2)."""
 
@@ -80,7 +91,7 @@ class LayerDecoder(nn.Sequential):
             nn.Conv2d(config.latent_dim, width, 3, padding=1),
             nn.Mish(),
             residual_stack(config),
-            nn.Upsample(scale_factor=2, mode="nearest"),  # 2h
+            Double(),  # 2h
             nn.Conv2d(width, width // 2, 3, padding=1),
             nn.Mish(),
             nn.Conv2d(width // 2, channels, 3, padding=1),
