@@ -147,21 +147,35 @@ def test_time_is_known_from_results_on_the_same_device(places: Places) -> None:
     assert json.loads(json.dumps(other.to_json()))["runs"][0]["train_seconds"] is None
 
 
-def test_a_preset_nobody_has_timed_is_taken_for_the_slowest(places: Places) -> None:
+def test_a_preset_nobody_has_timed_is_taken_for_the_slowest_of_those_most_like_it(places: Places) -> None:
     result(places, "cifar10/vq-vae-seed1", seconds=80.0)
     result(places, "cifar10/arcvq-vae-seed1", seconds=110.0)
+    result(places, "cifar10/sq-vae-seed1", seconds=160.0)
+    result(places, "cifar10/hvq-vae-seed1", seconds=500.0)  # another trunk
     result(places, "mnist/arcvq-vae-seed1", seconds=900.0)
     (other,) = plan_of("components", places, data=["cifar10"], only=["vq-vae-bbnr"]).open
-    assert (other.train, other.source) == (110.0, "another preset")
+    assert (other.train, other.source) == (110.0, "another preset")  # of its system, arcvq-vae
     plan = plan_of("tuning", places, only=["tune-simvq-lr1e-3"])
-    assert (plan.open[0].train, plan.open[0].source) == (10.0 + 100.0 * 100 / 500, "another preset")
+    assert (plan.open[0].train, plan.open[0].source) == (10.0 + 150.0 * 100 / 500, "another preset")
     plan.times.device = "another device"
     (other,) = choose_runs("table1", data=["cifar10"], seeds=[1], only=["cvq-vae"])
     plan.times.learn(other, 1000, 510.0, 1, 4.0)
-    assert plan_of("tuning", places, only=["tune-simvq-lr1e-3"]).open[0].train == 30.0
+    assert plan_of("tuning", places, only=["tune-simvq-lr1e-3"]).open[0].train == 40.0
     plan.times.device = device_name(CPU)
     plan.times.learn(other, 1000, 210.0, 1, 4.0)
     assert plan_of("tuning", places, only=["tune-simvq-lr1e-3"]).open[0].train == 10.0 + 200.0 * 100 / 500
+
+
+def test_where_only_other_trunks_are_timed_they_serve(places: Places) -> None:
+    result(places, "cifar10/hvq-vae-seed1", seconds=500.0)
+    assert plan_of("table1", places, data=["cifar10"], seeds=[1], only=["vq-vae"]).open[0].train == 500.0
+    places.runs.mkdir()
+    time = {"preset": "cifar10/of-an-older-version", "device": device_name(CPU), "steps": 1000, "train": 900.0}
+    how = "precision fp32, compile False, accumulate 1, batch 1024, limit None, data cifar10, for 500 epochs"
+    (places.runs / "times.json").write_text(json.dumps({"times": [time | {"how": how}]}))
+    assert plan_of("table1", places, data=["cifar10"], seeds=[1], only=["vq-vae"]).open[0].train == 900.0
+    result(places, "cifar10/arcvq-vae-seed1", seconds=110.0)
+    assert plan_of("table1", places, data=["cifar10"], seeds=[1], only=["vq-vae"]).open[0].train == 110.0
 
 
 def test_time_is_the_share_of_the_device(places: Places) -> None:
@@ -218,9 +232,13 @@ def test_a_wrong_setting_is_told_before_anything_starts(places: Places) -> None:
 def test_trial_steps_tell_the_time(places: Places, tiny_settings: Callable[..., list[str]]) -> None:
     def tried(only: list[str], *more: str) -> Plan:
         settings = [*tiny_settings(), *more]
-        return make_plan("table1", places, data=["sample"], seeds=[1], only=only, settings=settings, device=CPU)
+        return make_plan(
+            "table1", places, data=["sample"], seeds=[1], only=only, settings=settings, device=CPU, say=said.append
+        )
 
+    said: list[str] = []
     plan = tried(["vq-vae", "arcvq-vae"])
+    assert [line.partition(":")[0] for line in said] == ["sample/vq-vae-seed1", "sample/arcvq-vae-seed1"]
     assert [planned.source for planned in plan.open] == ["trial steps"] * 2
     assert all(planned.train for planned in plan.open)
     plan = tried(["vq-vae"], "--data.name=folder:nowhere")

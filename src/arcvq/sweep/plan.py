@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,8 +116,9 @@ def make_plan(
     device: torch.device,
     parallel: int | None = None,
     dry_runs: bool = True,
+    say: Callable[[str], None] = lambda _: None,
 ) -> Plan:
-    """`parallel` trainings at a time; by default as many as pay, which without MPS is one."""
+    """`parallel` trainings at a time; by default as many as pay, which without MPS is one. `say` hears of trial steps."""
     runs = choose_runs(table, data=data, seeds=seeds, only=only, settings=settings, suffix=suffix)
     planned = [Planned(run, run.state(places)) for run in runs]
     for each in planned:
@@ -126,7 +127,7 @@ def make_plan(
         if each.open:
             check_settings(each.run)
     results = read_results(places.results) if places.results.is_dir() else []
-    times = Times(places.runs / "times.json", results, device_name(device), dry_runs=dry_runs)
+    times = Times(places.runs / "times.json", results, device_name(device), dry_runs=dry_runs, say=say)
     plan = Plan(planned, places, times, device_name(device), parallel or 1, asked=parallel is not None)
     if mps_available(device):
         if not plan.asked:

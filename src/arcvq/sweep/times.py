@@ -6,8 +6,9 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from arcvq.errors import ArcvqError
 from arcvq.storage import read_json, write_json
 from arcvq.sweep.run import Run
 from arcvq.sweep.workers import POLL, TRAINING, Worker
-from arcvq.systems import System, load_system
+from arcvq.systems import System, load_system, preset_names
 from arcvq.tables import EXPERIMENTS, Result
 
 # Of an evaluation nobody has timed yet.
@@ -41,10 +42,12 @@ class Time:
 
 class Times:
     """What is known, best first: runs of this sweep, results on the same device, either of another length, trial steps or, where
-    those are not wanted, the slowest of the other presets."""
+    those are not wanted, the slowest of the presets that are most like it."""
 
-    def __init__(self, file: Path, results: Sequence[Result], device: str, *, dry_runs: bool) -> None:
-        self.file, self.device, self.dry_runs = file, device, dry_runs
+    def __init__(
+        self, file: Path, results: Sequence[Result], device: str, *, dry_runs: bool, say: Callable[[str], None]
+    ) -> None:
+        self.file, self.device, self.dry_runs, self.say = file, device, dry_runs, say
         try:
             self.known = [Time(**entry) for entry in read_json(file, "a sweep")["times"]] if file.is_file() else []
         except (KeyError, TypeError):
@@ -72,7 +75,9 @@ class Times:
         if self.dry_runs:
             return self.try_out(run, how)
         others = [found for t in self.known + self.trained if t.device == self.device and (found := _stretched(t, how))]
-        return max((replace(t, source="another preset") for t in others), key=lambda t: t.train, default=None)
+        likeness = {t.preset: _likeness(t.preset, run.preset) for t in others}
+        nearest = [t for t in others if likeness[t.preset] == max(likeness.values())]
+        return max((replace(t, source="another preset") for t in nearest), key=lambda t: t.train, default=None)
 
     def evaluation(self, run: Run) -> float:
         """By the same data set's other evaluations on this device: the latest of this sweep, or the middle one of those that the
@@ -94,6 +99,7 @@ class Times:
     def try_out(self, run: Run, how: str) -> Time | None:
         if (run.preset, how) in self.failures:
             return None
+        self.say(f"{run.key}: nobody has timed its like on this device: a few trial steps")
         began = time.perf_counter()
         code, said = self.run(["train", run.preset, "--dry-run", "--json", *run.overrides])
         wall = time.perf_counter() - began
@@ -159,6 +165,20 @@ def _stretched(time: Time, how: str) -> Time | None:
     begin = min(BEGIN / time.at_a_time, time.train)
     train = begin + (time.train - begin) * share
     return replace(time, how=how, steps=round(time.steps * share), train=train, source="another length")
+
+
+def _likeness(preset: str, other: str) -> int:
+    """2: the same system; 1: the same trunk."""
+    (system, trunk), (other_system, other_trunk) = _kind(preset), _kind(other)
+    return 2 if system == other_system else int(trunk == other_trunk)
+
+
+@cache
+def _kind(preset: str) -> tuple[str, str]:
+    if preset not in preset_names():  # times that an older version took
+        return "", ""
+    system = load_system(preset)
+    return system.system, system.tokenizer.trunk
 
 
 def _of_result(result: Result, preset: str) -> Time:
