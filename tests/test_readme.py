@@ -100,4 +100,4 @@ def test_console_commands_exist() -> None:
     commands = re.findall(r"^\$ (.+)$", "".join(b.code for b in blocks() if b.language == "console"), re.M)
     assert commands
     for command in commands:
-        assert re.match(r"(arcvq|accelerate launch .*-m arcvq\.cli) (train|evaluate|sweep|tables)\b", command), command
+        assert re.match(r"(arcvq|accelerate launch .*-m arcvq) (train|evaluate|sweep|tables)\b", command), command

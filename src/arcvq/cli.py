@@ -450,6 +450,7 @@ def sweep(arguments: argparse.Namespace) -> int:
         device=device,
         parallel=arguments.parallel,
         dry_runs=not arguments.no_dry_run,
+        say=lambda line: print(line, file=sys.stderr, flush=True),
     )
     if arguments.plan and arguments.json:
         _print_json(plan.to_json())
@@ -614,7 +615,3 @@ def _version() -> str:
 def _fail(message: str) -> int:
     print(f"arcvq: {' '.join(message.split())}", file=sys.stderr)
     return 2
-
-
-if __name__ == "__main__":
-    sys.exit(main())

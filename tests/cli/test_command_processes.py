@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-COMMAND = [sys.executable, "-m", "arcvq.cli"]
+COMMAND = [sys.executable, "-m", "arcvq"]
 
 
 def run(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:

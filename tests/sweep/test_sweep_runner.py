@@ -198,7 +198,7 @@ def test_only_trainings_share_the_device(places: Places) -> None:
 
 def test_an_interrupted_sweep_goes_on(tmp_path: Path, tiny_settings: Settings) -> None:
     words = ["sweep", "table1", "--data", "sample", "--seeds", "1", "--only", "vq-vae", "--no-dry-run"]
-    command = [sys.executable, "-m", "arcvq.cli", *words, *tiny_settings({"training.steps": 100_000})]
+    command = [sys.executable, "-m", "arcvq", *words, *tiny_settings({"training.steps": 100_000})]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         metrics = tmp_path / "runs" / "sweep" / "sample" / "vq-vae-seed1" / "metrics.jsonl"
         until = time.monotonic() + 90

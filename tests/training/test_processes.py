@@ -153,7 +153,7 @@ def test_an_interruption_reaches_all_processes_after_the_same_step(
     tmp_path: Path, tiny_settings: Callable[..., list[str]]
 ) -> None:
     settings = tiny_settings({"training.steps": 2000, "training.checkpoints": 0, "training.log_every": 5})
-    command = [*LAUNCH, "-m", "arcvq.cli", "train", "sample/arcvq-vae", "--out", str(tmp_path / "run"), "--quiet"]
+    command = [*LAUNCH, "-m", "arcvq", "train", "sample/arcvq-vae", "--out", str(tmp_path / "run"), "--quiet"]
     process = subprocess.Popen([*command, *settings], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 100
     while not (tmp_path / "run" / "codebooks" / "step-00000016.safetensors").exists():

@@ -230,7 +230,7 @@ def test_a_signal_from_outside_loses_nothing(
     long_run: Path,
 ) -> None:
     run = tmp_path / "run"
-    command = [sys.executable, "-m", "arcvq.cli", "train", "sample/arcvq-vae", "--out", str(run), "--quiet"]
+    command = [sys.executable, "-m", "arcvq", "train", "sample/arcvq-vae", "--out", str(run), "--quiet"]
     process = subprocess.Popen([*command, *tiny_settings(long_changes)], stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 100
     while not (run / "checkpoints" / "step-00000020").exists():

@@ -32,7 +32,7 @@ ORDER: tuple[tuple[str, tuple[int, ...]], ...] = (
 PROTOCOLS = ("exact", "paper")
 # What a quick run is measured by; the rest takes most of an evaluation's time.
 QUICK = ("l1", "mse", "psnr", "ssim", "usage", "perplexity", "bits_per_image")
-PYTHON = (sys.executable, "-m", "arcvq.cli")
+PYTHON = (sys.executable, "-m", "arcvq")
 
 
 @dataclass(frozen=True)
