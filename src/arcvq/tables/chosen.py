@@ -61,7 +61,7 @@ def best(named: Mapping[str, list[Result]], runs: Mapping[Key, Experiment]) -> K
 def choose(named: Mapping[str, list[Result]]) -> dict[str, Any]:
     """From CIFAR-10's results: what chosen.json should say."""
     tuned = {system: rates for system in CONTENDERS if (rates := best_rates(named, system))}
-    recipe = best(named, {name: run for name, run in recipe_runs().items() if name != WITHOUT_SAMP})
+    recipe = best(named, {name: run for name, run in recipe_runs().items() if name not in WITHOUT_SAMP})
     return {"tuned": tuned} | ({"recipe": recipe} if recipe else {})
 
 

@@ -160,17 +160,20 @@ def group(results: Iterable[Result]) -> dict[str, dict[str, list[Result]]]:
 
 
 def alike(named: Mapping[str, list[Result]], runs: Iterable[str], *, diverged: bool = False) -> dict[str, list[Result]]:
-    """Results of runs that are compared with one another, by run and all in one precision: that which most of them have. Those that
-    diverged only if asked for."""
+    """Results of runs that are compared with one another, by run and all in one precision: that which most of them have, or that
+    with the most seeds. Those that diverged only if asked for."""
     wanted = list(runs)
     ends = ("", *(f"-{precision}" for precision in PRECISIONS))
-    found = max(({run: named[run + end] for run in wanted if run + end in named} for end in ends), key=len)
+    found = max(
+        ({run: named[run + end] for run in wanted if run + end in named} for end in ends),
+        key=lambda found: (len(found), sum(len(results) for results in found.values())),
+    )
     kept = {run: [result for result in results if diverged or not result.diverged] for run, results in found.items()}
     return {run: results for run, results in kept.items() if results}
 
 
 def of_run(named: Mapping[str, list[Result]], run: str) -> list[Result]:
-    """A run's results; if there are none, those of the same run in another precision."""
+    """A run's results, in the precision that has the most seeds."""
     return alike(named, [run]).get(run, [])
 
 

@@ -105,9 +105,9 @@ def budgets_page(grouped: Grouped, printed: dict[str, Any]) -> list[str]:
     at = {(each.name, epochs): after(measured, each, epochs) for each in compared for epochs in BUDGETS}
     names = sorted((each.name for each in compared), key=lambda name: name == recipe)  # the recipe last
     rows = [[name, *(_budget_cell(*at[name, epochs]) for epochs in BUDGETS)] for name in names]
-    longest, precisions = BUDGETS[-1], {result.precision for results in measured.values() for result in results}
+    longest = BUDGETS[-1]
     for system in reversed(chosen["tuned"]):  # Table 1's own settings are rivals too
-        published = [result for result in of_run(named, system) if result.precision in precisions]
+        published = alike(named, [*measured, system]).get(system, [])
         found = cell(published, "exact", "psnr"), cell(published, "exact", "usage")
         at[f"{system}, as published", longest] = found
         rows.insert(0, [f"{system}, as published", *[NOTHING] * (len(BUDGETS) - 1), _budget_cell(*found)])
