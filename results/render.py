@@ -13,6 +13,7 @@ from pathlib import Path
 
 from speed import speed_section
 
+from arcvq.systems import SYSTEMS
 from arcvq.tables import (
     METRICS,
     Result,
@@ -26,7 +27,7 @@ from arcvq.tables import (
 )
 from arcvq.tables.curves import budget_curves
 from arcvq.tables.page import image_count
-from arcvq.tables.results import PRECISIONS, cell, number, of_run, table
+from arcvq.tables.results import alike, cell, number, of_run, table
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
@@ -37,20 +38,19 @@ EXPECT = "# Measured: "
 
 
 def readme_section() -> str:
-    """Mean ± spread over seeds; presets only: what lays settings over one is in RESULTS.md."""
+    """Mean ± spread over seeds, and print; the systems as their presets are. All in one precision; variants and other precisions are in
+    RESULTS.md."""
     printed = read_printed(RESULTS)
     lines = []
     for data, named in group(read_results(RESULTS)).items():
         rows: list[list[str]] = []
         shown: list[Result] = []
-        for name, results in named.items():
-            if not (PRESETS / data / f"{_without_precision(name)}.yaml").is_file():
-                continue
+        for name, results in alike(named, SYSTEMS).items():
             shown += results
             for protocol in ("exact", "paper"):
                 measured = [result for result in results if result.metrics(protocol) is not None]
                 if measured:
-                    rows.append([name, protocol, str(len(measured)), *_cells(measured, protocol)])
+                    rows.append([results[0].name, protocol, str(len(measured)), *_cells(measured, protocol)])
             if name in printed.get(data, {}):
                 numbers = printed[data][name]
                 cells = [number(metric, numbers[metric]) if metric in numbers else "–" for metric in COLUMNS]
@@ -91,10 +91,6 @@ def quality_section() -> str:
 
 def devices(results: list[Result]) -> str:
     return " or ".join(dict.fromkeys(result.document["training"]["device"] for result in results))
-
-
-def _without_precision(name: str) -> str:
-    return next((name.removesuffix(f"-{p}") for p in PRECISIONS if name.endswith(f"-{p}")), name)
 
 
 def _cells(results: list[Result], protocol: str) -> list[str]:
