@@ -151,6 +151,7 @@ def test_a_preset_nobody_has_timed_is_taken_for_the_slowest_of_those_most_like_i
     result(places, "cifar10/vq-vae-seed1", seconds=80.0)
     result(places, "cifar10/arcvq-vae-seed1", seconds=110.0)
     result(places, "cifar10/sq-vae-seed1", seconds=160.0)
+    result(places, "cifar10/sq-vae-seed2", seconds=700.0)  # something else was on the device
     result(places, "cifar10/hvq-vae-seed1", seconds=500.0)  # another trunk
     result(places, "mnist/arcvq-vae-seed1", seconds=900.0)
     (other,) = plan_of("components", places, data=["cifar10"], only=["vq-vae-bbnr"]).open

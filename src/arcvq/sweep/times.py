@@ -75,8 +75,9 @@ class Times:
         if self.dry_runs:
             return self.try_out(run, how)
         others = [found for t in self.known + self.trained if t.device == self.device and (found := _stretched(t, how))]
-        likeness = {t.preset: _likeness(t.preset, run.preset) for t in others}
-        nearest = [t for t in others if likeness[t.preset] == max(likeness.values())]
+        fastest = {t.preset: t for t in sorted(others, key=lambda t: -t.train)}  # of each preset
+        likeness = {preset: _likeness(preset, run.preset) for preset in fastest}
+        nearest = [t for preset, t in fastest.items() if likeness[preset] == max(likeness.values())]
         return max((replace(t, source="another preset") for t in nearest), key=lambda t: t.train, default=None)
 
     def evaluation(self, run: Run) -> float:
