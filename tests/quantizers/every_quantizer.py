@@ -45,6 +45,7 @@ KINDS: dict[str, tuple[type[Quantizer], dict[str, Any]]] = {
     "sq of images": (SQ, {"type": "II", "positions": IMAGE[0] * IMAGE[1]}),
     "sq of tokens": (SQ, {"type": "III"}),
     "sq of elements": (SQ, {"type": "IV"}),
+    "sq under samp": (SQ, {"ball": Ball(alpha=0.01), "arc": Arc()}),
     "fsq": (FSQ, {}),
     "lfq": (LFQ, {"entropy": Entropy(weight=0.3, temperature=0.5)}),
     "gaussian": (Gaussian, {"latent_dim": 5}),

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from arcvq import VQ, Arc, ArcVQ, ArcvqError
-from arcvq.quantizers import FSQ, HVQ, LFQ, SQ, Gaussian, Quantizer, VonMisesFisher
+from arcvq.quantizers import FSQ, HVQ, LFQ, Gaussian, Quantizer, VonMisesFisher
 
 
 def message_of(work: Callable[[], Any]) -> str:
@@ -109,7 +109,7 @@ def test_wrong_options_are_named_with_what_was_expected(options: dict[str, Any],
 
 
 @pytest.mark.parametrize("option", ["arc", "ball"])
-@pytest.mark.parametrize("cls", [FSQ, HVQ, LFQ, SQ, Gaussian, VonMisesFisher])
+@pytest.mark.parametrize("cls", [FSQ, HVQ, LFQ, Gaussian, VonMisesFisher])
 def test_samp_is_refused_by_what_has_no_codes_of_its_own_to_choose(cls: type[Quantizer], option: str) -> None:
     for value in ({}, None):
         assert message_of(lambda value=value: cls(4, **{option: value})).startswith(f"unknown option '{option}': ")

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from arcvq import ArcvqError
-from arcvq.functional import gumbel
-from arcvq.quantizers import SQ
+from arcvq.functional import arc_loss, gumbel
+from arcvq.quantizers import SQ, Arc, Ball
 
 TYPES = ("I", "II", "III", "IV")
 
@@ -183,3 +183,40 @@ def test_evaluation_takes_the_likeliest_code_or_draws_as_it_is_told() -> None:
     assert shares["sample"] == pytest.approx(torch.sigmoid(torch.tensor(0.8)).item(), abs=0.03)
     with pytest.raises(ArcvqError, match="evaluation"):
         SQ(4, 2, evaluation="often")
+
+
+def test_under_samp_the_arc_loss_stands_beside_the_elbo() -> None:
+    latents = torch.randn(30, 4)
+    torch.manual_seed(1)
+    plain = SQ(4, 8, elements=48)
+    torch.manual_seed(1)
+    quantizer = SQ(4, 8, elements=48, arc=Arc(weight=0.5, decay=0.1), ball=Ball(alpha=0.2))
+    for step in range(3):
+        torch.manual_seed(2)
+        expected = plain(latents)
+        torch.manual_seed(2)
+        out = quantizer(latents)
+        assert torch.equal(out.quantized, expected.quantized)
+        weight, arc = (
+            0.5 * math.exp(-0.1 * step),
+            arc_loss(latents, quantizer.codebook, scale=10.0, margin=0.1, top_k=3),
+        )
+        assert out.losses["arc"].item() == pytest.approx(weight * arc.item(), rel=1e-5)
+        assert out.loss.item() == pytest.approx(expected.loss.item() + weight * arc.item(), rel=1e-5)
+        assert out.stats["ball_radius"].item() == pytest.approx(math.exp(0.2 * step))
+        quantizer.after_step(out)
+        plain.after_step(expected)
+        with torch.no_grad():
+            assert quantizer.codebook.norm(dim=1).max() <= math.exp(0.2 * (step + 1)) * (1 + 1e-6)
+            plain.codebook.copy_(quantizer.codebook)
+    assert "arc" not in quantizer.eval()(latents).losses
+
+
+def test_under_samp_an_adaptive_weight_follows_the_likeliest_codes() -> None:
+    quantizer = with_variance(1e-3, arc=Arc(schedule="adaptive", weight=2.0, target=0.5, smoothing=0.0))
+    codes = quantizer.codebook.detach().clone()
+    quantizer.after_step(quantizer(codes[[0, 0, 1, 1]]))  # two codes of eight: half the target
+    out = quantizer(codes)
+    assert out.stats["arc_weight"].item() == pytest.approx(1.0, rel=1e-5)
+    quantizer.after_step(out)
+    assert quantizer(codes).stats["arc_weight"].item() == 0.0

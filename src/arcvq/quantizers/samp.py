@@ -151,6 +151,30 @@ class Samp(nn.Module):
         scale, backend = arc["scale"], arc["backend"]
         return arc_finish(arc_merge(shards, scale), scale=scale, margin=margin, monotone=monotone, backend=backend)
 
+    def terms(
+        self,
+        step: Tensor,
+        latents: Tensor,
+        codebook: Tensor,
+        valid: Tensor | None = None,
+        synchronize: bool = False,
+        *,
+        training: bool = True,
+        loss: Tensor | None = None,
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """What a quantizer adds to its losses, γ(t) · L_A of Eq. 13, and to its stats. `loss` is L_A where it is known already."""
+        losses: dict[str, Tensor] = {}
+        stats: dict[str, Tensor] = {}
+        weight = self.weight(step) if training else None
+        if weight is not None:
+            arc = self.loss(latents, codebook, valid, synchronize) if loss is None else loss
+            losses["arc"] = weight * arc
+            stats.update(arc_loss=arc.detach(), arc_weight=weight)
+        radius = self.radius(step)
+        if radius is not None:
+            stats["ball_radius"] = radius
+        return losses, stats
+
     def assign_and_loss(self, latents: Tensor, codebook: Tensor, valid: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The tokens that cosine selection takes, and this process's L_A."""
         return assign_and_arc_loss(latents, codebook, **self._settings(latents, False), valid=valid)

@@ -6,17 +6,29 @@ Takida et al., SQ-VAE: Variational Bayes on Discrete Representation with Self-an
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from arcvq import distributed
 from arcvq.errors import ArcvqError
-from arcvq.functional import Schedule, code_logits, gumbel, negative_entropy, relaxed_one_hot, straight_through
+from arcvq.functional import (
+    Schedule,
+    code_logits,
+    gumbel,
+    negative_entropy,
+    relaxed_one_hot,
+    straight_through,
+    token_counts,
+)
 from arcvq.functional.precision import compute_dtype, matmul, without_autocast
 from arcvq.functional.schedules import TimeUnit
 from arcvq.quantizers.base import Quantizer, QuantizerConfig, through
+from arcvq.quantizers.quantized import Record
+from arcvq.quantizers.samp import Arc, Ball, Samp
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +59,7 @@ class SQConfig(QuantizerConfig):
     positions       type II: h·w, how many positions an image has
     elements        how many image elements stand behind one token: the losses are a share of the ELBO per element. 1 if not given
                     A system fills in the last two.
+    ball, arc       the two parts of SAMP; off unless given. The ArcLoss is beside the ELBO, no share of it
     """
 
     type: Literal["I", "II", "III", "IV"] = "I"
@@ -56,6 +69,8 @@ class SQConfig(QuantizerConfig):
     evaluation: Literal["argmax", "sample"] = "argmax"
     positions: int | None = None
     elements: int | None = None
+    ball: Ball | None = None
+    arc: Arc | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -87,6 +102,7 @@ class SQ(Quantizer):
         self.variance_head = nn.Linear(self.code_dim, self.code_dim) if config.type != "I" else None
         self.temperature = config.temperature.curve()
         self.temperature.check(config.total_steps)
+        self.samp = Samp(config.ball, config.arc, total_steps=config.total_steps)
 
     def quantize(
         self, latents: Tensor, valid: Tensor | None
@@ -110,10 +126,22 @@ class SQ(Quantizer):
                 "entropy": self.token_mean(negative_entropy(logits), valid) * per_element,
                 "distance": self.token_mean(distance, valid) * per_element,
             }
-        stats = self.token_stats(tokens, valid)
+        samp_losses, samp_stats = self.samp.terms(
+            self.step, latents, self.codebook, valid, self.synchronizes, training=self.training
+        )
+        losses, stats = losses | samp_losses, self.token_stats(tokens, valid) | samp_stats
         spread = variance.detach().mean(dim=1).expand(z.shape[0])
         stats.update(temperature=temperature, variance=self.global_mean(spread, valid))
         return codes, tokens, losses, stats
+
+    def upkeep(self, records: Sequence[Record]) -> None:
+        super().upkeep(records)
+        with torch.no_grad():
+            if self.samp.observes:
+                tokens = Record.join(records).tokens
+                assert tokens is not None
+                self.samp.observe_(distributed.sum_over_processes(token_counts(tokens, self.config.codebook_size)))
+            self.samp.bound_(self.codebook, self.step)
 
     def variance(self, latents: Tensor, valid: Tensor | None) -> Tensor:
         """σ²: the logarithm of an image's or a token's own part is a mean of its elements'."""

@@ -131,26 +131,17 @@ class VQ(Quantizer):
         config = self.config
         self._check_started()
         codebook = self.codebook  # (K, code_dim); computed, in some quantizers: so only once
-        weight = self.samp.weight(self.step) if self.training else None
         arc = None
-        if weight is not None and config.metric == "cosine" and not self.synchronizes:
+        if self.training and config.arc is not None and config.metric == "cosine" and not self.synchronizes:
             tokens, arc = self.samp.assign_and_loss(latents, codebook, valid)  # (N,)
         else:
             tokens = assign(latents, codebook, config.metric, config.backend)
         codes = lookup(codebook, tokens, config.backend)  # (N, code_dim)
-        stats = self.token_stats(tokens, valid)
-        losses = self.code_losses(latents, codes, codebook, valid)
-
-        # γ(t) · L_A, Eq. 13
-        if weight is not None:
-            if arc is None:
-                arc = self.samp.loss(latents, codebook, valid, self.synchronizes)
-            losses["arc"] = weight * arc
-            stats.update(arc_loss=arc.detach(), arc_weight=weight)
-        radius = self.samp.radius(self.step)
-        if radius is not None:
-            stats["ball_radius"] = radius
-
+        samp_losses, samp_stats = self.samp.terms(
+            self.step, latents, codebook, valid, self.synchronizes, training=self.training, loss=arc
+        )
+        losses = self.code_losses(latents, codes, codebook, valid) | samp_losses
+        stats = self.token_stats(tokens, valid) | samp_stats
         if config.entropy is not None and self.training:
             losses["entropy"] = entropy_term(
                 self, config.entropy, latents, codebook, valid, config.metric, config.backend

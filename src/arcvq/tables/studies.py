@@ -108,6 +108,8 @@ def _weight(**settings: Any) -> tuple[str, ...]:
 
 # As SQ-VAE has it: the better the images, the more an error of theirs weighs beside the latents' terms.
 LIKELIHOOD = "--objective.reconstruction=likelihood"
+# SQ-VAE's draws, nearly sure of themselves from the start: its own variance begins far wider than a unit ball's codes lie apart.
+SHARP = ("--quantizer.floor=0", "--quantizer.start_variance=0.05")
 
 # Codes are chosen by distance and the learning rate is 4e-3 unless it says otherwise. Names without the length: what wins is
 # run at every budget.
@@ -135,14 +137,20 @@ CANDIDATES = [
     _candidate("cvq", "on CVQ-VAE's anchors", *FAST, EUCLIDEAN, preset="cvq-vae-samp"),
     _candidate("likelihood", "the reconstruction as a likelihood", *FAST, EUCLIDEAN, LIKELIHOOD),
     _candidate("likelihood-restart", "the same, with restarts of dead codes", *FAST, EUCLIDEAN, LIKELIHOOD, "--quantizer.restart={}"),
+    _candidate("sq", "on SQ-VAE's draws, with a free variance from 0.05", *FAST, *SHARP, preset="sq-vae"),
+    _candidate("sq-light", "the same, γ0 = 0.1", *FAST, *SHARP, *_weight(weight=0.1), preset="sq-vae"),
+    _candidate("sq-rate", "on SQ-VAE's draws, learning rate 2e-3", *FAST, *SHARP, preset="sq-vae", rate="2e-3"),
     # Controls: what is left when a part is.
     _candidate("no-arc", "control: without ArcLoss", EUCLIDEAN, "--quantizer.arc=null", *FAST[:2]),
     _candidate("no-ball", "control: without ball", EUCLIDEAN, "--quantizer.ball=null", *FAST[2:]),
     _candidate("neither", "control: without both", EUCLIDEAN, *NEITHER),
     _candidate("neither-likelihood", "control: without both, the reconstruction as a likelihood", EUCLIDEAN, *NEITHER, LIKELIHOOD),
+    _candidate("sq-no-arc", "control: on SQ-VAE's draws, without ArcLoss", *FAST[:2], *SHARP, preset="sq-vae"),
+    _candidate("sq-no-ball", "control: on SQ-VAE's draws, without ball", *FAST[2:], *SHARP, preset="sq-vae"),
+    _candidate("sq-neither", "control: SQ-VAE itself, with a free variance from 0.05", *SHARP, preset="sq-vae"),
 ]  # fmt: skip
 # What is held against the others, and never chosen: it is no recipe for SAMP.
-WITHOUT_SAMP = ("scaffold-neither", "scaffold-neither-likelihood")
+WITHOUT_SAMP = ("scaffold-neither", "scaffold-neither-likelihood", "scaffold-sq-neither")
 RECIPES = {candidate.name: candidate for candidate in CANDIDATES}
 RECIPE = [
     Experiment(f"recipe-{each.name}", each.preset, (*each.settings, *SHORT), each.says, quick=True)
