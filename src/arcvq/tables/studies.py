@@ -141,7 +141,8 @@ CANDIDATES = [
     _candidate("sq-light", "the same, γ0 = 0.1", *FAST, *SHARP, *_weight(weight=0.1), preset="sq-vae"),
     _candidate("sq-sharper", "on SQ-VAE's draws, with a free variance from 0.02", *FAST, SHARP[0], "--quantizer.start_variance=0.02",
                preset="sq-vae"),
-    _candidate("sq-rate", "on SQ-VAE's draws, with a free variance from 0.05, learning rate 2e-3", *FAST, *SHARP, preset="sq-vae", rate="2e-3"),
+    _candidate("sq-rate", "on SQ-VAE's draws, with a free variance from 0.05, learning rate 2e-3", *FAST, *SHARP,
+               preset="sq-vae", rate="2e-3"),
     # Controls: what is left when a part is.
     _candidate("no-arc", "control: without ArcLoss", EUCLIDEAN, "--quantizer.arc=null", *FAST[:2]),
     _candidate("no-ball", "control: without ball", EUCLIDEAN, "--quantizer.ball=null", *FAST[2:]),
