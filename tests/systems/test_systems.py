@@ -225,7 +225,7 @@ def test_a_hierarchy_says_what_it_cannot_do(data: dict[str, Any], message: str) 
 
 
 @pytest.mark.parametrize("option", ["arc", "ball"])
-@pytest.mark.parametrize("name", ["fsq", "hvq-vae", "hyperspherical-vae", "lfq", "sq-vae", "vae"])
+@pytest.mark.parametrize("name", ["fsq", "hvq-vae", "hyperspherical-vae", "lfq", "vae"])
 def test_samp_is_refused_where_there_is_no_codebook_to_put_it_on(name: str, option: str) -> None:
     message = message_of({"system": name, **LENGTH, "quantizer": {option: {}}})
     assert message.startswith(f"unknown key 'quantizer.{option}'")
