@@ -55,6 +55,16 @@ def test_what_is_missing_is_said(folder: Path, add: Add) -> None:
     assert block(page, "table7").startswith("Nothing to measure")
 
 
+def test_what_cannot_be_measured_is_told_from_what_is_not(folder: Path, add: Add) -> None:
+    why = {"usage": "not applicable: the model gave no tokens", "lpips": "no network: run once with one"}
+    add("vae", exact={"psnr": 24.0}, missing=why)
+    page = results_page(folder, None)
+    found = dict(zip(rows(page, "table9", "system")[0], rows(page, "table9", "VAE", "ours, exact")[0]))
+    assert [found[heading] for heading in ("usage", "LPIPS", "rFID")] == ["not applicable"] + ["not measured"] * 2
+    assert "- vae, LPIPS: no network" in block(page, "table9")
+    assert "- vae, usage" not in block(page, "table9")
+
+
 def test_the_rate_of_continuous_latents_is_said(folder: Path, add: Add) -> None:
     add("vae", 1, exact={"psnr": 18.0, "rate": 20.0})
     assert "- vae, seed 1: a rate of 20.00 nats, 28.9 bits, an image" in block(results_page(folder, None), "table9")

@@ -23,17 +23,21 @@ from arcvq.tables.studies import (
     CONTENDERS,
     GRID,
     HEAVIER,
+    LADDER,
+    LEARNING,
     RECIPE,
     RECIPES,
+    SCHEDULES,
     STRETCHED,
-    TUNING,
     budgets,
     tuning,
+    tunings,
 )
 
 Add = Callable[..., None]
 
 
+LOWER = [("5e-4", schedule) for schedule in SCHEDULES]
 # For `tune`, and what it chooses.
 BEST_AT_1E_3 = (21.0, 24.0, 23.0, 22.0, 20.0, 20.5, 19.0, 19.5)
 VQ_VAE = {"vq-vae": {"constant": "2e-3", "cosine": "1e-3"}}
@@ -44,8 +48,10 @@ def named(folder: Path) -> Any:
 
 
 def tune(add: Add, system: str, *psnrs: float) -> None:
-    """One result for each rate and schedule, in their order; on the test set all are the same."""
-    for run, psnr in zip(tuning(system).values(), psnrs):
+    """One result for each rate and schedule, in their order; on the test set all are the same. With all eight come those at half
+    the lowest rate, which are worse."""
+    runs = tuning(system, [*LEARNING, *LOWER])
+    for run, psnr in zip(runs.values(), [*psnrs, *[18.0, 18.0] * (len(psnrs) == len(LEARNING))]):
         add(run.name, exact={"psnr": 20.0}, looks={50.0: 30.0, 100.0: psnr}, holdout=5000, epochs=100)
 
 
@@ -61,7 +67,7 @@ def test_the_choice_is_by_the_last_look_at_held_out_images(folder: Path, add: Ad
     tune(add, "vq-vae", *BEST_AT_1E_3[:-1])
     assert choose(named(folder)) == {"tuned": {}}  # before all are tried
     tune(add, "vq-vae", *BEST_AT_1E_3)
-    assert json.loads(chosen_text(named(folder))) == {"tuned": VQ_VAE}
+    assert json.loads(chosen_text(named(folder)))["tuned"] == VQ_VAE
     # Looks at the test set choose nothing.
     for run in tuning("cvq-vae").values():
         add(run.name, exact={"psnr": 25.0}, looks={100.0: 25.0}, epochs=100)
@@ -75,9 +81,12 @@ def test_what_diverges_is_tried_and_told(folder: Path, add: Add) -> None:
     tune(add, "vq-vae", *BEST_AT_1E_3[:-1])
     (*_, last) = tuning("vq-vae").values()
     add(last.name, diverged="at step 9", looks={50.0: 30.0}, holdout=5000, epochs=100)
-    assert choose(named(folder)) == {"tuned": VQ_VAE}
+    for run in tuning("vq-vae", LOWER).values():
+        add(run.name, diverged="at step 5", looks={50.0: 30.0}, holdout=5000, epochs=100)
+    assert choose(named(folder))["tuned"] == VQ_VAE
     page = results_page(folder, None)
-    assert rows(page, "tuning", "vq-vae")[0][8] == "diverged"
+    assert rows(page, "tuning", "vq-vae")[0][1] == "diverged"
+    assert rows(page, "tuning", "vq-vae")[0][9] == "diverged"
     assert rows(page, "runs", f"cifar10/{last.name}-seed1")[0][1:3] == ["–", "diverged"]
     # A long training is worth as much as it has been through.
     add("vq-vae-lr2e-3-500epochs", diverged="at step 9", looks={25.0: 21.0, 50.0: 22.0, 60.0: 5.0})
@@ -94,6 +103,46 @@ def test_what_diverges_is_tried_and_told(folder: Path, add: Add) -> None:
     assert [curve.name for curve in curves(named(folder))] == ["vq-vae, tuned", "scaffold-cvq"]
     add("vq-vae", exact={"psnr": 24.0})
     assert rows(results_page(folder, None), "table1", "VQ-VAE", "ours, exact")[0][2] == "1"
+
+
+def test_where_the_best_is_at_an_end_the_next_rate_is_tried_too(folder: Path, add: Add) -> None:
+    tune(add, "vq-vae", 21.0, 20.0, 22.0, 21.0, 23.0, 22.0, 22.0, 23.0)  # constant: inside; cosine: at the highest
+    assert choose(named(folder)) == {"tuned": {}, "further": {"vq-vae": [("1.6e-2", "cosine")]}}
+    page = results_page(folder, None)
+    headings = rows(page, "tuning")[0]
+    assert "1.6e-2, cosine" in headings
+    assert "1.6e-2, constant" not in headings
+    found = dict(zip(headings, rows(page, "tuning", "vq-vae")[0]))
+    assert (found["8e-3, cosine"], found["1.6e-2, cosine"], found["chosen"]) == ("23.00", "–", "open, 8 of 9 tried")
+    assert dict(zip(headings, rows(page, "tuning", "fsq")[0]))["1.6e-2, cosine"] == ""  # nobody asked for it
+    # What chosen.json then says is what a sweep tries.
+    more = tunings(json.loads(chosen_text(named(folder))))[-1]
+    assert more.name == "tune-vq-vae-lr1.6e-2-cosine"
+    assert load_system("cifar10/vq-vae", more.settings).training.learning_rate == 0.016
+    add(more.name, exact={"psnr": 20.0}, looks={100.0: 24.0}, holdout=5000, epochs=100)
+    further = [("1.6e-2", "cosine"), ("3.2e-2", "cosine")]
+    assert choose(named(folder)) == {"tuned": {}, "further": {"vq-vae": further}}
+    (last,) = tuning("vq-vae", further[1:]).values()
+    add(last.name, exact={"psnr": 20.0}, looks={100.0: 25.0}, holdout=5000, epochs=100)
+    settled = {"vq-vae": {"constant": "4e-3", "cosine": LADDER[-1]}}  # here it ends
+    assert choose(named(folder)) == {"tuned": settled, "further": {"vq-vae": further}}
+    add(last.name, exact={"psnr": 20.0}, looks={100.0: 23.5}, holdout=5000, epochs=100)
+    assert choose(named(folder))["tuned"]["vq-vae"]["cosine"] == "1.6e-2"
+
+
+def test_a_schedule_under_which_all_diverge_is_left(folder: Path, add: Add) -> None:
+    tune(add, "vq-vae", 21.0, 20.0, 22.0, 21.0, 23.0, 22.0, 22.0, 21.0)
+    for (_, schedule), run in tuning("vq-vae").items():
+        if schedule == "cosine":
+            add(run.name, diverged="at step 9", looks={50.0: 30.0}, holdout=5000, epochs=100)
+    assert choose(named(folder)) == {"tuned": {"vq-vae": {"constant": "4e-3"}}}
+    assert rows(results_page(folder, None), "tuning", "vq-vae")[0][-1] == "4e-3 constant"
+
+
+def test_the_longest_training_is_tried_at_a_lower_rate_too() -> None:
+    found = [run.name for run in budgets({"tuned": {"vq-vae": {"constant": "4e-3", "cosine": "2e-3"}}})]
+    cosine = [f"vq-vae-lr2e-3-cosine-{epochs}epochs" for epochs in BUDGETS]
+    assert found == ["vq-vae-lr4e-3-500epochs", *cosine, "vq-vae-lr1e-3-cosine-500epochs"]
 
 
 def test_the_precision_with_the_most_seeds_is_taken(folder: Path, add: Add) -> None:
@@ -134,7 +183,7 @@ def test_what_is_chosen_is_run_at_every_length() -> None:
     assert system.quantizer.arc.time == system.quantizer.ball.time == "fraction"
     both = {"constant": "1e-3", "cosine": "1e-3"}
     assert len(budgets({"tuned": {"sq-vae": both}})) == 2 * len(BUDGETS)
-    assert len(budgets({"tuned": {"fsq": {"cosine": "4e-3"}}})) == len(BUDGETS)  # all at a constant rate diverged
+    assert len(budgets({"tuned": {"fsq": {"cosine": "4e-3"}}})) == len(BUDGETS) + 1  # all at a constant rate diverged
     assert budgets({"tuned": {}, "recipe": "one of another version"}) == []
     assert budgets(CHOSEN) == budgets(json.loads(json.dumps(CHOSEN)))
 
@@ -169,13 +218,13 @@ def test_whose_settings_follow_the_length(system: str) -> None:
 
 
 def test_short_runs_differ_in_what_is_studied_alone() -> None:
-    for run in (*TUNING, *RECIPE, *GRID):
+    for run in (*tunings(CHOSEN), *RECIPE, *GRID):
         system: Any = load_system(f"cifar10/{run.preset}", run.settings)
         assert sum(stage.epochs for stage in system.training.plan()) == 100, run.name
         assert (system.data.holdout, system.data.batch_size) == (5000, 1024)
         assert (system.training.evaluation_images, system.training.evaluations) == (5000, 10)
         assert system.training.warmup_steps == 100, run.name  # the same for everyone
-    settings = [tuple(asdict(run).values())[1:3] for run in (*TUNING, *RECIPE, *GRID)]
+    settings = [tuple(asdict(run).values())[1:3] for run in (*tunings(CHOSEN), *RECIPE, *GRID)]
     assert len(set(settings)) == len(settings)
     (same,) = (run for run in GRID if run.name == "grid-alpha-same-decay-same-lr1e-3")
     quantizer: Any = load_system("cifar10/arcvq-vae", same.settings).quantizer
@@ -207,6 +256,7 @@ def test_the_tables_of_the_studies(folder: Path, add: Add) -> None:
     page = results_page(folder, None)
     assert rows(page, "tuning", "vq-vae")[0] == [
         "vq-vae",
+        "18.00",
         "21.00",
         "**24.00**",
         "**23.00**",

@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,12 +19,15 @@ from arcvq.tables.results import Cell, Result, alike, cell
 from arcvq.tables.studies import (
     BUDGETS,
     CONTENDERS,
+    LADDER,
+    LEARNING,
     RATES,
     RECIPE,
     RECIPES,
     SCHEDULES,
     WITHOUT_SAMP,
     Contender,
+    How,
     budget_name,
     contenders,
     tuning,
@@ -60,22 +65,51 @@ def best(named: Mapping[str, list[Result]], runs: Mapping[Key, Experiment]) -> K
 
 def choose(named: Mapping[str, list[Result]]) -> dict[str, Any]:
     """From CIFAR-10's results: what chosen.json should say."""
-    tuned = {system: rates for system in CONTENDERS if (rates := best_rates(named, system))}
+    tried_with = {system: tune(named, system) for system in CONTENDERS}
+    found: dict[str, Any] = {"tuned": {s: each.best for s, each in tried_with.items() if each.settled and each.best}}
+    further = {s: [how for how in each.asked if how not in LEARNING] for s, each in tried_with.items()}
+    if any(further.values()):
+        found["further"] = {system: hows for system, hows in further.items() if hows}
     recipe = best(named, {name: run for name, run in recipe_runs().items() if name not in WITHOUT_SAMP})
-    return {"tuned": tuned} | ({"recipe": recipe} if recipe else {})
+    return found | ({"recipe": recipe} if recipe else {})
 
 
-def best_rates(named: Mapping[str, list[Result]], system: str) -> dict[str, str]:
-    """Schedule → the rate that is best under it; nothing before all are tried."""
-    runs = tuning(system)
-    found = scores(named, runs)
-    if len(tried(named, runs)) < len(runs):
-        return {}
-    return {
-        schedule: max(measured, key=lambda rate: found[rate, schedule].mean)
-        for schedule in SCHEDULES
-        if (measured := [rate for rate in RATES if (rate, schedule) in found])
-    }
+@dataclass(frozen=True)
+class Tuned:
+    """How a system's tuning stands: what it is to be tried with, what of that it was, and the best rate of a schedule. It is settled
+    when no schedule's best lies at an end of what it was tried with; one under which everything diverged has no best."""
+
+    asked: list[How]
+    ran: list[How]
+    best: dict[str, str]
+    scores: dict[How, Cell]
+
+    @property
+    def settled(self) -> bool:
+        return len(self.ran) == len(self.asked)
+
+
+def tune(named: Mapping[str, list[Result]], system: str) -> Tuned:
+    runs = tuning(system, product(LADDER, SCHEDULES))
+    found, ran = scores(named, runs), tried(named, runs)
+    asked: list[How] = []
+    best_rates: dict[str, str] = {}
+    for schedule in SCHEDULES:
+        first, last = LADDER.index(RATES[0]), LADDER.index(RATES[-1])
+        while all((rate, schedule) in ran for rate in LADDER[first : last + 1]):
+            measured = [rate for rate in LADDER[first : last + 1] if (rate, schedule) in found]
+            if not measured:
+                break
+            best_rates[schedule] = max(measured, key=lambda rate: found[rate, schedule].mean)
+            at = LADDER.index(best_rates[schedule])
+            if at == first > 0:
+                first -= 1
+            elif at == last < len(LADDER) - 1:
+                last += 1
+            else:
+                break
+        asked += [(rate, schedule) for rate in LADDER[first : last + 1]]
+    return Tuned(asked, [how for how in asked if how in ran], best_rates, found)
 
 
 def recipe_runs() -> dict[str, Experiment]:
@@ -94,7 +128,7 @@ def after(measured: Mapping[str, list[Result]], each: Contender, epochs: int) ->
     if epochs in each.lengths:
         results = measured.get(budget_name(each.name, epochs), [])
         return cell(results, "exact", "psnr"), cell(results, "exact", "usage")
-    longest = measured.get(budget_name(each.name, BUDGETS[-1]), [])
+    longest = measured.get(budget_name(each.name, BUDGETS[-1]), []) if each.looks else []
     looks = [look for result in longest for look in result.looks if look["epoch"] == epochs]
     psnr, usage = (
         Cell.of([look[what] for look in looks if look.get(what) is not None and math.isfinite(look[what])])

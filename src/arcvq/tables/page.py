@@ -25,6 +25,7 @@ from arcvq.tables.results import (
 from arcvq.tables.rows import ABSENT, NOTHING, Grouped, printed_numbers, variants
 
 PROTOCOLS = ("paper", "exact")
+INAPPLICABLE = "not applicable"
 CODEBOOK = ("usage", "perplexity", "bits_per_image")
 # Studies whose runs are compared with one another are laid out in their own way.
 STUDIES: dict[str, Callable[[Grouped, dict[str, Any]], list[str]]] = {
@@ -107,8 +108,17 @@ def our_cells(results: list[Result], protocol: str, columns: Sequence[str]) -> l
     measured = [result for result in results if result.metrics(protocol) is not None]
     if not measured:
         return absent(columns)
-    cells = [metric_text(metric, cell(measured, protocol, metric), len(measured)) for metric in columns]
+    cells = [
+        metric_text(metric, cell(measured, protocol, metric), len(measured), why_not(measured, protocol, metric))
+        for metric in columns
+    ]
     return [str(len(measured)), *cells, *origin(measured)]
+
+
+def why_not(results: list[Result], protocol: str, metric: str) -> str:
+    """What a cell without a number says: a model without tokens has no codes to count."""
+    found = {result.document["protocols"][protocol].get("missing", {}).get(metric, "") for result in results}
+    return INAPPLICABLE if all(why.startswith(INAPPLICABLE) for why in found) else ABSENT
 
 
 def absent(columns: Sequence[str]) -> list[str]:
@@ -146,7 +156,7 @@ def reasons(results: list[Result]) -> list[str]:
         for result in results
         for measured in result.document["protocols"].values()
         for metric, why in measured.get("missing", {}).items()
-        if metric in METRICS
+        if metric in METRICS and not why.startswith(INAPPLICABLE)
     )
     return [*said, ""] if said else []
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from arcvq.tables.experiments import ARC, BEYOND, GRADIENT, SCHEDULES, Experiment
-from arcvq.tables.runs import BUDGET_RUNS
-from arcvq.tables.studies import GRID, HEAVIER, RECIPE, TUNING
+from arcvq.tables.runs import BUDGET_RUNS, TUNING_RUNS
+from arcvq.tables.studies import GRID, HEAVIER, RECIPE
 
 ALL = ("l1", "psnr", "ssim", "lpips", "rfid")
 FOUR = ("psnr", "ssim", "lpips", "rfid")
@@ -154,7 +154,7 @@ TABLES: tuple[Table | PrintedTable, ...] = (
     Table("released-code", "As the released code trains: s = 5, weights chosen on the test set",
           (Row("released code", "released-code", None), ARCVQ)),
     Table("gradient", "Study: the ArcLoss with a gradient to the codes", (ARCVQ, *_own(GRADIENT)), data=("cifar10",)),
-    Table("tuning", "Study: learning rate and its schedule, for every system", _own(TUNING), data=("cifar10",)),
+    Table("tuning", "Study: learning rate and its schedule, for every system", _own(TUNING_RUNS), data=("cifar10",)),
     Table("recipe", "Study: a better recipe", _own(RECIPE), data=("cifar10",)),
     Table("budgets", "Study: quality against training time", _own(BUDGET_RUNS), data=("cifar10",)),
     Table("schedules", "Study: other schedules of the ArcLoss and of the norm bound", (ARCVQ, *_own(SCHEDULES)), data=("cifar10",)),

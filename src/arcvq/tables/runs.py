@@ -12,14 +12,14 @@ from arcvq.tables.experiments import (
     SCHEDULES,
     Experiment,
 )
-from arcvq.tables.studies import GRID, HEAVIER, RECIPE, TUNING, budgets
+from arcvq.tables.studies import GRID, HEAVIER, RECIPE, budgets, tunings
 
-BUDGET_RUNS = budgets(CHOSEN)
+TUNING_RUNS, BUDGET_RUNS = tunings(CHOSEN), budgets(CHOSEN)
 
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
     for experiment in (
         *RIVALS, *PARTS, *CONTINUOUS, *ARC, *BEYOND, *RELEASED,
-        *GRADIENT, *TUNING, *RECIPE, *BUDGET_RUNS, *SCHEDULES, *GRID, *HEAVIER,
+        *GRADIENT, *TUNING_RUNS, *RECIPE, *BUDGET_RUNS, *SCHEDULES, *GRID, *HEAVIER,
     )
 }  # fmt: skip

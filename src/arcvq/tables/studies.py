@@ -25,9 +25,12 @@ SHORT = (
     "--training.evaluations=10",
     "--training.checkpoints=1",
 )
-RATES = ("1e-3", "2e-3", "4e-3", "8e-3")
+# Everyone begins with the four in the middle. Where a schedule's best is the lowest or the highest tried, the next one is tried too.
+LADDER = ("2.5e-4", "5e-4", "1e-3", "2e-3", "4e-3", "8e-3", "1.6e-2", "3.2e-2")
+RATES = LADDER[2:6]
 SCHEDULES = ("constant", "cosine")
-LEARNING = tuple(product(RATES, SCHEDULES))
+How = tuple[str, str]  # a rate and a schedule
+LEARNING: tuple[How, ...] = tuple(product(RATES, SCHEDULES))
 
 
 def learning(rate: str, schedule: str) -> tuple[str, ...]:
@@ -39,18 +42,23 @@ def learning_name(rate: str, schedule: str) -> str:
     return f"lr{rate}{'-cosine' * (schedule == 'cosine')}"
 
 
-# ---- tuning: the same eight for everyone --------------------------------------------------------------------------------
+# ---- tuning: the same eight for everyone, and what they ask for -----------------------------------------------------------
 
 
-def tuning(system: str) -> dict[tuple[str, str], Experiment]:
+def tuning(system: str, hows: Iterable[How] = LEARNING) -> dict[How, Experiment]:
     """Rate and schedule → the run that tries them."""
     return {
         how: Experiment(f"tune-{system}-{learning_name(*how)}", system, (*SHORT, *learning(*how)), quick=True)
-        for how in LEARNING
+        for how in hows
     }
 
 
-TUNING = [experiment for system in CONTENDERS for experiment in tuning(system).values()]
+def tunings(chosen: Mapping[str, Any]) -> list[Experiment]:
+    """Every system's eight, then what lies beyond them."""
+    further = chosen.get("further", {})
+    return [run for system in CONTENDERS for run in tuning(system).values()] + [
+        run for system in CONTENDERS for run in tuning(system, map(tuple, further.get(system, ()))).values()
+    ]
 
 
 # ---- α × λ × learning rate ----------------------------------------------------------------------------------------------
@@ -139,6 +147,9 @@ CANDIDATES = [
     _candidate("likelihood-restart", "the same, with restarts of dead codes", *FAST, EUCLIDEAN, LIKELIHOOD, "--quantizer.restart={}"),
     _candidate("sq", "on SQ-VAE's draws, with a free variance from 0.05", *FAST, *SHARP, preset="sq-vae"),
     _candidate("sq-light", "the same, γ0 = 0.1", *FAST, *SHARP, *_weight(weight=0.1), preset="sq-vae"),
+    _candidate("sq-lighter", "the same, γ0 = 0.03", *FAST, *SHARP, *_weight(weight=0.03), preset="sq-vae"),
+    _candidate("sq-light-rate", "the same, γ0 = 0.1, learning rate 8e-3", *FAST, *SHARP, *_weight(weight=0.1),
+               preset="sq-vae", rate="8e-3"),
     _candidate("sq-sharper", "on SQ-VAE's draws, with a free variance from 0.02", *FAST, SHARP[0], "--quantizer.start_variance=0.02",
                preset="sq-vae"),
     _candidate("sq-rate", "on SQ-VAE's draws, with a free variance from 0.05, learning rate 2e-3", *FAST, *SHARP,
@@ -176,26 +187,33 @@ def tuned_name(system: str, how: Iterable[str]) -> str:
 EVERY_LENGTH = ("--training.evaluations=20", "--training.evaluation_images=10000")
 
 
+# A long training may do better at a lower rate than a short one: the longest is tried at this one as well.
+LONG_RATE = ("1e-3", "cosine")
+
+
 @dataclass(frozen=True)
 class Contender:
     """A system at a rate and schedule, or the recipe, and the lengths at which it is trained. At a constant rate a short training
-    is the beginning of a long one: the longest has all, in its looks at the whole test set."""
+    is the beginning of a long one: then `looks` of the longest, at the whole test set, tell of all."""
 
     system: str
     run: Experiment
     lengths: tuple[int, ...] = BUDGETS
+    looks: bool = False
 
     @property
     def name(self) -> str:
         return self.run.name
 
+    def tells_of(self, epochs: int) -> bool:
+        return self.looks or epochs in self.lengths
+
     def experiments(self) -> list[Experiment]:
-        looks = () if self.lengths == BUDGETS else EVERY_LENGTH
         return [
             Experiment(
                 budget_name(self.name, epochs),
                 self.run.preset,
-                (*self.run.settings, f"--training.epochs={epochs}", *looks),
+                (*self.run.settings, f"--training.epochs={epochs}", *(EVERY_LENGTH if self.looks else ())),
                 self.run.says,
                 quick=epochs < BUDGETS[-1],
             )
@@ -206,12 +224,12 @@ class Contender:
 def contenders(chosen: Mapping[str, Any]) -> list[Contender]:
     """The recipe, and every system under both schedules, each at the rate that was best for it."""
     found = [Contender(name, RECIPES[name]) for name in [chosen.get("recipe")] if name in RECIPES]
-    for system, schedule in product(CONTENDERS, SCHEDULES):
-        if rate := chosen.get("tuned", {}).get(system, {}).get(schedule):
-            how = (rate, schedule)
-            whole = schedule == "constant" and system not in STRETCHED
+    for system in CONTENDERS:
+        hows = [(rate, schedule) for schedule, rate in chosen.get("tuned", {}).get(system, {}).items()]
+        for how in dict.fromkeys([*hows, LONG_RATE]) if hows else ():
+            looks = how[1] == "constant" and system not in STRETCHED
             run = Experiment(tuned_name(system, how), system, learning(*how))
-            found.append(Contender(system, run, BUDGETS[-1:] if whole else BUDGETS))
+            found.append(Contender(system, run, BUDGETS if how in hows and not looks else BUDGETS[-1:], looks))
     return found
 
 

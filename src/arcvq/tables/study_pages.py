@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import product
 from typing import Any
 
-from arcvq.tables.chosen import after, best, best_rates, choose, held_out, lengths, recipe_runs, scores, tried
+from arcvq.tables.chosen import Tuned, after, choose, held_out, lengths, recipe_runs, scores, tried, tune
+from arcvq.tables.experiments import Experiment
 from arcvq.tables.results import Cell, Result, alike, cell, metric_text, number, of_run, precision_note, table
 from arcvq.tables.rows import NOTHING, Grouped
 from arcvq.tables.studies import (
@@ -12,9 +15,11 @@ from arcvq.tables.studies import (
     CONTENDERS,
     GRID,
     GRID_RATES,
-    LEARNING,
+    LADDER,
     MULTIPLES,
     RECIPES,
+    SCHEDULES,
+    How,
     budget_name,
     contenders,
     grid_name,
@@ -28,23 +33,31 @@ TIMES = {"third": "⅓ ×", "same": "1 ×", "triple": "3 ×"}
 
 
 def tuning_page(grouped: Grouped, _: dict[str, Any]) -> list[str]:
-    """A row per system, a column per rate and schedule; the best of either schedule, which is chosen, is bold."""
-    named, rows, shown = grouped.get(DATA, {}), [], []
-    for system in CONTENDERS:
-        runs = tuning(system)
-        shown += [r for results in alike(named, (run.name for run in runs.values())).values() for r in results]
-        found, ran, chosen = scores(named, runs), tried(named, runs), best_rates(named, system)
-        cells = [
-            _bold(number("psnr", found[how].mean), chosen.get(how[1]) == how[0])
-            if how in found
-            else "diverged"
-            if how in ran
-            else NOTHING
-            for how in LEARNING
-        ]
-        settled = ", ".join(f"{rate} {schedule}" for schedule, rate in chosen.items())
-        rows.append([system, *cells, settled or f"open, {len(ran)} of {len(runs)} tried"])
-    return [*table(["system", *(", ".join(how) for how in LEARNING), "chosen"], rows), *precision_note(shown)]
+    """A row per system, a column per rate and schedule; the best of either schedule is bold. What was not asked for is left empty."""
+    named = grouped.get(DATA, {})
+    found = {system: tune(named, system) for system in CONTENDERS}
+    asked = {how for each in found.values() for how in each.asked}
+    columns = [how for how in product(LADDER, SCHEDULES) if how in asked]
+    shown = [r for s, each in found.items() for r in _shown(named, tuning(s, each.asked).values())]
+    rows = [[system, *(_tuning_cell(each, how) for how in columns), _settled(each)] for system, each in found.items()]
+    return [*table(["system", *(", ".join(how) for how in columns), "chosen"], rows), *precision_note(shown)]
+
+
+def _shown(named: dict[str, list[Result]], runs: Iterable[Experiment]) -> list[Result]:
+    return [result for results in alike(named, [run.name for run in runs]).values() for result in results]
+
+
+def _tuning_cell(each: Tuned, how: How) -> str:
+    rate, schedule = how
+    if how in each.scores:
+        return _bold(number("psnr", each.scores[how].mean), each.settled and each.best.get(schedule) == rate)
+    return "diverged" if how in each.ran else NOTHING if how in each.asked else ""
+
+
+def _settled(each: Tuned) -> str:
+    if each.settled:
+        return ", ".join(f"{rate} {schedule}" for schedule, rate in each.best.items())
+    return f"open, {len(each.ran)} of {len(each.asked)} tried"
 
 
 def recipe_page(grouped: Grouped, _: dict[str, Any]) -> list[str]:
@@ -57,20 +70,24 @@ def recipe_page(grouped: Grouped, _: dict[str, Any]) -> list[str]:
         [_bold(name, name == chosen), RECIPES[name].says, *short_cells(measured.get(runs[name].name, []))]
         for name in ranked
     ]
-    rivals = {run.name: score for system in CONTENDERS for run, score in _best_of(grouped, system)}
-    nearest = sorted(rivals, key=lambda name: -rivals[name])[:3]
-    rivals_measured = {name: of_run(named, name) for name in nearest}
-    rows += [[name, "a tuned rival", *short_cells(results)] for name, results in rivals_measured.items()]
+    rivals = [rival for system in CONTENDERS if (rival := _best_of(named, system))]
+    nearest = sorted(rivals, key=lambda rival: -rival[2])[:3]
+    rows += [[name, says, *short_cells(of_run(named, name))] for name, says, _ in nearest]
+    rivals_measured = {name: of_run(named, name) for name, _, _ in nearest}
     note = precision_note(r for results in (*measured.values(), *rivals_measured.values()) for r in results)
     headings = ["candidate", "what it is", "PSNR, held out", "PSNR, exact", "usage"]
     settled = f"Chosen: `{chosen}`." if chosen else f"Open: {len(tried(named, runs))} of {len(runs)} candidates tried."
     return [*table(headings, rows, left=2), "", settled, *note]
 
 
-def _best_of(grouped: Grouped, system: str) -> list[tuple[Any, float]]:
-    named, runs = grouped.get(DATA, {}), tuning(system)
-    how = best(named, runs)
-    return [(runs[how], scores(named, runs)[how].mean)] if how else []
+def _best_of(named: dict[str, list[Result]], system: str) -> tuple[str, str, float] | None:
+    """Its run, what that is, and its score: also while more is to be tried."""
+    each = tune(named, system)
+    if not each.best:
+        return None
+    how = max(((rate, schedule) for schedule, rate in each.best.items()), key=lambda how: each.scores[how].mean)
+    says = "a tuned rival" if each.settled else "a rival, its tuning open"
+    return tuning(system, [how])[how].name, says, each.scores[how].mean
 
 
 def short_cells(results: list[Result]) -> list[str]:
@@ -102,9 +119,9 @@ def budgets_page(grouped: Grouped, printed: dict[str, Any]) -> list[str]:
     named = grouped.get(DATA, {})
     chosen, measured = choose(named), lengths(named)
     recipe, compared = chosen.get("recipe"), contenders(chosen)
-    at = {(each.name, epochs): after(measured, each, epochs) for each in compared for epochs in BUDGETS}
+    at = {(each.name, n): after(measured, each, n) for each in compared for n in BUDGETS if each.tells_of(n)}
     names = sorted((each.name for each in compared), key=lambda name: name == recipe)  # the recipe last
-    rows = [[name, *(_budget_cell(*at[name, epochs]) for epochs in BUDGETS)] for name in names]
+    rows = [[name, *(_budget_cell(*at.get((name, epochs), (None, None))) for epochs in BUDGETS)] for name in names]
     longest = BUDGETS[-1]
     for system in reversed(chosen["tuned"]):  # Table 1's own settings are rivals too
         published = alike(named, [*measured, system]).get(system, [])
