@@ -11,6 +11,7 @@ from torch import Tensor
 from arcvq.data import Images
 from arcvq.functional.precision import ieee_convolutions
 from arcvq.metrics import EXACT, evaluate
+from arcvq.quantizers import Continuous
 from arcvq.storage import write_tensors
 from arcvq.tokenizers import Tokenizer
 from arcvq.training.checkpoint import random_state, restore_random_state
@@ -53,9 +54,10 @@ class Reconstructor:
         # The plain forward, in float32, whatever compilation or autocast the training has wrapped around the call.
         with ieee_convolutions():
             reconstruction, quantized = type(self.tokenizer).forward(self.tokenizer, images)
-        if "rate" in quantized.stats:  # a mean over vectors
+        if isinstance(self.tokenizer.quantizer, Continuous):  # the rate is a mean over vectors
             self.images += len(images)
-            self.nats += float(quantized.stats["rate"]) * len(quantized.record.latents)
+            vectors = len(quantized.record.latents) / self.tokenizer.quantizer.positions
+            self.nats += float(quantized.stats["rate"]) * vectors
         return reconstruction.float(), quantized.tokens
 
     @property
