@@ -320,6 +320,36 @@ def test_who_is_ahead_at_which_length(folder: Path, add: Add) -> None:
     assert rows(page, "budgets", "cvq-vae, as published")[0][-1] == "23.50, 25.0%"
 
 
+def test_the_page_in_short(folder: Path, add: Add) -> None:
+    said = block(results_page(folder, None), "summary")
+    assert said.startswith("- Not whole yet: table1 (0 of 10 rows), table4 (0 of 14 rows), ")
+    add("vq-vae-bf16", exact={"psnr": 24.0, "usage": 0.5}, paper={"psnr": 24.0, "rfid": 30.0}, precision="bf16")
+    for seed, psnr in ((1, 24.5), (2, 24.7)):
+        measured = {"psnr": psnr, "rfid": 28.0, "usage": 0.75}
+        add("arcvq-vae-bf16", seed, exact=measured, paper=measured, precision="bf16")
+    said = block(results_page(folder, None), "summary")
+    assert "- cifar10, published settings in bf16, PSNR (`exact`): ArcVQ-VAE 24.60 ± 0.14, VQ-VAE 24.00." in said
+    assert "- cifar10, published settings in bf16, rFID (`paper`): ArcVQ-VAE 28.00, VQ-VAE 30.00." in said
+    assert "- cifar10, published settings in bf16, usage (`exact`): ArcVQ-VAE 75.0%, VQ-VAE 50.0%." in said
+    assert "- cifar10, ArcVQ-VAE over VQ-VAE in PSNR (`paper`): +0.60 dB, in print +1.46." in said
+    assert "table1 (2 of 10 rows)" in said
+    assert "mnist, " not in said
+    assert "recipe, as long" not in said
+    tune(add, "vq-vae", *BEST_AT_1E_3)
+    tune(add, "fsq", *[25.0] * 8)
+    try_recipes(add, cvq=24.5)
+    said = block(results_page(folder, None), "summary")
+    assert "tried, PSNR on held-out images: fsq 25.00, vq-vae 24.00." in said
+    assert "- cifar10, the best candidate for a recipe, as long: `scaffold-cvq` 24.50." in said
+    assert "beside the best tuned rival" not in said
+    for epochs, ours, theirs in ((25, 22.0, 21.5), (50, 22.5, 22.5), (100, 23.0, 23.1)):
+        add(f"scaffold-cvq-{epochs}epochs", epochs=epochs, exact={"psnr": ours, "usage": 1.0})
+        add(f"vq-vae-lr1e-3-cosine-{epochs}epochs", epochs=epochs, exact={"psnr": theirs, "usage": 1.0})
+    said = block(results_page(folder, None), "summary")
+    gaps = "25 epochs: ahead by 0.50; 50 epochs: level; 100 epochs: behind by 0.10"
+    assert f"- cifar10, `scaffold-cvq` beside the best tuned rival, PSNR on the test set: {gaps}." in said
+
+
 def test_the_curves_are_drawn_anew_only_for_new_numbers(folder: Path, add: Add) -> None:
     nothing = budget_curves(named(folder), None)
     assert ElementTree.fromstring(nothing).tag.endswith("svg")

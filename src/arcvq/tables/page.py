@@ -23,6 +23,7 @@ from arcvq.tables.results import (
     table,
 )
 from arcvq.tables.rows import ABSENT, NOTHING, Grouped, printed_numbers, variants
+from arcvq.tables.summary import summary
 
 PROTOCOLS = ("paper", "exact")
 INAPPLICABLE = "not applicable"
@@ -36,6 +37,7 @@ STUDIES: dict[str, Callable[[Grouped, dict[str, Any]], list[str]]] = {
 }
 
 TITLES = {
+    "summary": "In short",
     **{table.key: table.title for table in TABLES},
     "differences": "Where ours differs from print",
     "off-print": "Beyond the spread, cell by cell",
@@ -59,6 +61,7 @@ def results_page(folder: Path, before: str | None) -> str:
 
 
 def sections(grouped: Grouped, printed: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
+    yield "summary", summary(grouped, printed) or ["Nothing is measured yet."]
     for each in TABLES:
         if isinstance(each, PrintedTable):
             yield each.key, printed_only(each, printed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -70,24 +71,33 @@ def recipe_page(grouped: Grouped, _: dict[str, Any]) -> list[str]:
         [_bold(name, name == chosen), RECIPES[name].says, *short_cells(measured.get(runs[name].name, []))]
         for name in ranked
     ]
-    rivals = [rival for system in CONTENDERS if (rival := _best_of(named, system))]
-    nearest = sorted(rivals, key=lambda rival: -rival[2])[:3]
-    rows += [[name, says, *short_cells(of_run(named, name))] for name, says, _ in nearest]
-    rivals_measured = {name: of_run(named, name) for name, _, _ in nearest}
-    note = precision_note(r for results in (*measured.values(), *rivals_measured.values()) for r in results)
+    rivals = [rival for system in CONTENDERS if (rival := best_of(named, system))]
+    nearest = {rival: of_run(named, rival.run) for rival in sorted(rivals, key=lambda rival: -rival.psnr)[:3]}
+    for rival, results in nearest.items():
+        says = "a tuned rival" if rival.settled else "a rival, its tuning open"
+        rows.append([rival.run, says, *short_cells(results)])
+    note = precision_note(r for results in (*measured.values(), *nearest.values()) for r in results)
     headings = ["candidate", "what it is", "PSNR, held out", "PSNR, exact", "usage"]
     settled = f"Chosen: `{chosen}`." if chosen else f"Open: {len(tried(named, runs))} of {len(runs)} candidates tried."
     return [*table(headings, rows, left=2), "", settled, *note]
 
 
-def _best_of(named: dict[str, list[Result]], system: str) -> tuple[str, str, float] | None:
-    """Its run, what that is, and its score: also while more is to be tried."""
+@dataclass(frozen=True)
+class Best:
+    """The best that a system was tried with so far, on held-out images; more is to be tried while it is not settled."""
+
+    system: str
+    run: str
+    psnr: float
+    settled: bool
+
+
+def best_of(named: dict[str, list[Result]], system: str) -> Best | None:
     each = tune(named, system)
     if not each.best:
         return None
     how = max(((rate, schedule) for schedule, rate in each.best.items()), key=lambda how: each.scores[how].mean)
-    says = "a tuned rival" if each.settled else "a rival, its tuning open"
-    return tuning(system, [how])[how].name, says, each.scores[how].mean
+    return Best(system, tuning(system, [how])[how].name, each.scores[how].mean, each.settled)
 
 
 def short_cells(results: list[Result]) -> list[str]:
@@ -114,29 +124,46 @@ def _psnr_and_usage(results: list[Result]) -> str:
     return f"{number('psnr', psnr.mean)}, {number('usage', usage.mean)}" if psnr and usage else NOTHING
 
 
+Point = tuple[Cell | None, Cell | None]  # PSNR and usage
+
+
+def points(named: dict[str, list[Result]]) -> dict[tuple[str, int], Point]:
+    """Name and length → what came out on the test set; Table 1's own settings are rivals too."""
+    chosen, measured = choose(named), lengths(named)
+    found: dict[tuple[str, int], Point] = {}
+    for system in chosen["tuned"]:
+        published = alike(named, [*measured, system]).get(system, [])
+        found[f"{system}, as published", BUDGETS[-1]] = (
+            cell(published, "exact", "psnr"),
+            cell(published, "exact", "usage"),
+        )
+    for each in contenders(chosen):
+        found |= {(each.name, epochs): after(measured, each, epochs) for epochs in BUDGETS if each.tells_of(epochs)}
+    return found
+
+
+def lengths_of_all(named: dict[str, list[Result]]) -> dict[int, dict[str, float | None]]:
+    """Length → name → PSNR, of everyone that is or is to be trained for so long."""
+    found: dict[int, dict[str, float | None]] = {epochs: {} for epochs in BUDGETS}
+    for (name, epochs), (psnr, _) in points(named).items():
+        found[epochs][name] = psnr.mean if psnr else None
+    return found
+
+
 def budgets_page(grouped: Grouped, printed: dict[str, Any]) -> list[str]:
     """A row per system and schedule, a column per length; then who is ahead, and what was aimed at."""
     named = grouped.get(DATA, {})
-    chosen, measured = choose(named), lengths(named)
-    recipe, compared = chosen.get("recipe"), contenders(chosen)
-    at = {(each.name, n): after(measured, each, n) for each in compared for n in BUDGETS if each.tells_of(n)}
-    names = sorted((each.name for each in compared), key=lambda name: name == recipe)  # the recipe last
-    rows = [[name, *(_budget_cell(*at.get((name, epochs), (None, None))) for epochs in BUDGETS)] for name in names]
-    longest = BUDGETS[-1]
-    for system in reversed(chosen["tuned"]):  # Table 1's own settings are rivals too
-        published = alike(named, [*measured, system]).get(system, [])
-        found = cell(published, "exact", "psnr"), cell(published, "exact", "usage")
-        at[f"{system}, as published", longest] = found
-        rows.insert(0, [f"{system}, as published", *[NOTHING] * (len(BUDGETS) - 1), _budget_cell(*found)])
+    chosen, measured, at = choose(named), lengths(named), points(named)
+    recipe = chosen.get("recipe")
+    names = sorted(dict.fromkeys(name for name, _ in at), key=lambda name: name == recipe)  # the recipe last
+    rows = [[name, *(_budget_cell(*at.get((name, n), (None, None))) for n in BUDGETS)] for name in names]
     untuned = [system for system in CONTENDERS if system not in chosen["tuned"]]
     lines = table(["system", *(f"{epochs} epochs" for epochs in BUDGETS)], rows) if rows else []
     lines += [*precision_note(result for results in measured.values() for result in results), ""]
     lines += [f"Not tuned yet: {', '.join(untuned)}.", ""] if untuned else []
     if recipe is None:
         return [*lines, "No recipe is chosen yet."]
-    for epochs in BUDGETS:
-        psnrs = {name: psnr.mean if psnr else None for (name, length), (psnr, _) in at.items() if length == epochs}
-        lines.append(f"- {epochs} epochs: {standing(recipe, psnrs)}")
+    lines += [f"- {epochs} epochs: {standing(recipe, psnrs)}" for epochs, psnrs in lengths_of_all(named).items()]
     return [*lines, *aims(measured.get(budget_name(recipe, BUDGETS[-1]), []), printed)]
 
 
@@ -154,10 +181,13 @@ def standing(recipe: str, psnrs: dict[str, float | None]) -> str:
         return "not measured"
     first = max(rivals, key=lambda name: rivals[name])
     count = f"of {len(rivals)}" + f" measured of {len(psnrs) - 1}" * (len(rivals) < len(psnrs) - 1)
-    gap = round(ours - rivals[first], 2)
-    word = f"{'ahead' if gap > 0 else 'behind'} by {abs(gap):.2f}" if gap else "level"
     best_rival = f"best rival ({count}) `{first}` {number('psnr', rivals[first])}"
-    return f"`{recipe}` {number('psnr', ours)}, {best_rival}: {word}"
+    return f"`{recipe}` {number('psnr', ours)}, {best_rival}: {gap_words(ours, rivals[first])}"
+
+
+def gap_words(ours: float, theirs: float) -> str:
+    gap = round(ours - theirs, 2)
+    return f"{'ahead' if gap > 0 else 'behind'} by {abs(gap):.2f}" if gap else "level"
 
 
 def aims(results: list[Result], printed: dict[str, Any]) -> list[str]:

@@ -1,0 +1,97 @@
+"""What the tables say, in a few lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from arcvq.tables.chosen import choose, recipe_runs, scores
+from arcvq.tables.paper import TABLES, Table
+from arcvq.tables.results import METRICS, Result, alike, cell, metric_text, number
+from arcvq.tables.rows import Grouped, variants
+from arcvq.tables.studies import CONTENDERS
+from arcvq.tables.study_pages import DATA, best_of, gap_words, lengths_of_all
+
+TABLE_1 = next(each for each in TABLES if isinstance(each, Table) and each.key == "table1")
+# What systems are ranked by: by PSNR as it should be measured, by rFID as the paper measures it, and by how much of the codebook lives.
+RANKINGS = (("psnr", "exact"), ("rfid", "paper"), ("usage", "exact"))
+
+
+def summary(grouped: Grouped, printed: dict[str, Any]) -> list[str]:
+    lines = [line for data in TABLE_1.data for line in published(data, grouped.get(data, {}), printed.get(data, {}))]
+    lines += [*tuned(grouped.get(DATA, {})), *standing(grouped.get(DATA, {})), *progress(grouped)]
+    return [f"- {line}" for line in lines]
+
+
+def published(data: str, named: dict[str, list[Result]], printed: dict[str, Any]) -> list[str]:
+    """Table 1's systems at the published settings, best first; then what the paper's method gains over the plain one."""
+    measured = alike(named, TABLE_1.runs())
+    how = f"{data}, published settings{precisions(r for results in measured.values() for r in results)}"
+    lines = []
+    for metric, protocol in RANKINGS:
+        found = {
+            row.label: of
+            for row in TABLE_1.rows
+            if (of := cell(measured.get(row.run, []), protocol, metric)) is not None
+        }
+        down = METRICS[metric][2] < 0
+        ranked = sorted(found, key=lambda label: found[label].mean if down else -found[label].mean)
+        said = ", ".join(f"{label} {metric_text(metric, found[label], found[label].seeds)}" for label in ranked)
+        if said:
+            lines.append(f"{how}, {METRICS[metric][0]} (`{protocol}`): {said}.")
+    plain, method = TABLE_1.rows[0], TABLE_1.rows[-1]
+    ours = [cell(measured.get(row.run, []), "paper", "psnr") for row in (plain, method)]
+    print_ = [printed.get(row.run, {}).get("psnr") for row in (plain, method)]
+    if ours[0] and ours[1] and None not in print_:
+        lines.append(
+            f"{data}, {method.label} over {plain.label} in PSNR (`paper`): "
+            f"{ours[1].mean - ours[0].mean:+.2f} dB, in print {print_[1] - print_[0]:+.2f}."
+        )
+    return lines
+
+
+def precisions(results: Iterable[Result]) -> str:
+    found = sorted({result.precision for result in results})
+    return f" in {' and '.join(found)}" if found != ["fp32"] else ""
+
+
+def tuned(named: dict[str, list[Result]]) -> list[str]:
+    """Every system at the best of what it was tried with, and the best candidate for a recipe."""
+    found = [best for system in CONTENDERS if (best := best_of(named, system))]
+    if not found:
+        return []
+    ranked = sorted(found, key=lambda best: -best.psnr)
+    said = ", ".join(f"{best.system} {number('psnr', best.psnr)}" for best in ranked)
+    lines = [f"{DATA}, 100 epochs, each at the best rate and schedule tried, PSNR on held-out images: {said}."]
+    tried = scores(named, recipe_runs())
+    if tried:
+        first = max(tried, key=lambda name: tried[name].mean)
+        lines.append(
+            f"{DATA}, the best candidate for a recipe, as long: `{first}` {number('psnr', tried[first].mean)}."
+        )
+    return lines
+
+
+def standing(named: dict[str, list[Result]]) -> list[str]:
+    """The recipe against the best of everyone else, length by length."""
+    recipe = choose(named).get("recipe")
+    if recipe is None:
+        return []
+    found = {}
+    for epochs, psnrs in lengths_of_all(named).items():
+        ours, rivals = psnrs.pop(recipe, None), [psnr for psnr in psnrs.values() if psnr is not None]
+        if ours is not None and rivals:
+            found[epochs] = gap_words(ours, max(rivals))
+    said = "; ".join(f"{epochs} epochs: {words}" for epochs, words in found.items())
+    return [f"{DATA}, `{recipe}` beside the best tuned rival, PSNR on the test set: {said}."] if said else []
+
+
+def progress(grouped: Grouped) -> list[str]:
+    """How many of a table's runs are there; those that are whole are not named."""
+    lacking = []
+    for each in (table for table in TABLES if isinstance(table, Table)):
+        wanted = [(data, row) for data in each.data for row in each.rows]
+        there = sum(bool(list(variants(grouped.get(data, {}), row))) for data, row in wanted)
+        if there < len(wanted):
+            lacking.append(f"{each.key} ({there} of {len(wanted)} rows)")
+    return [f"Not whole yet: {', '.join(lacking)}."] if lacking else []
