@@ -34,6 +34,16 @@ def test_the_gaussian_draws_around_its_mean_with_its_variance() -> None:
     assert torch.equal(quantizer.posterior(parameters, draw=False)[0], parameters[:, :2])
 
 
+def test_a_wild_encoder_leaves_the_gaussian_finite() -> None:
+    parameters = torch.tensor([[1.0, 2.0, 500.0, -500.0]], requires_grad=True)
+    z, divergence = Gaussian(4, latent_dim=2).posterior(parameters, draw=True)
+    (z.sum() + divergence.sum()).backward()
+    assert z.isfinite().all()
+    assert divergence.isfinite().all()
+    assert parameters.grad is not None
+    assert parameters.grad.isfinite().all()
+
+
 def test_the_sphere_is_kept_in_training_and_evaluation() -> None:
     quantizer = VonMisesFisher(4, latent_dim=65)
     parameters = torch.randn(50, 66)
@@ -49,9 +59,17 @@ def test_the_sphere_is_kept_in_training_and_evaluation() -> None:
 @pytest.mark.parametrize("cls", [Gaussian, VonMisesFisher])
 def test_the_loss_is_the_divergence_per_image_element_and_the_rate_is_in_nats(cls: type[Continuous]) -> None:
     quantizer = cls(4, latent_dim=3, positions=6, elements=16, weight=2.0)
-    out = quantizer(torch.randn(5, 4, 2, 3))
-    torch.testing.assert_close(out.losses["divergence"], 2 * out.stats["rate"] / (6 * 16))
+    latents = torch.randn(5, 4, 2, 3)
+    out = quantizer(latents)
+    with torch.no_grad():
+        parameters = quantizer.to_posterior(
+            latents.movedim(1, -1).reshape(5, 24)
+        )  # one vector for an image's six positions
+        _, divergence = quantizer.posterior(parameters, draw=False)
+    assert divergence.shape == (5,)
     assert set(out.losses) == {"divergence"}
+    assert out.losses["divergence"].item() == pytest.approx(2 * divergence.mean().item() / (6 * 16), rel=1e-5)
+    assert out.stats["vector_rate"].item() == pytest.approx(divergence.mean().item(), rel=1e-5)
 
 
 @pytest.mark.parametrize("cls", [Gaussian, VonMisesFisher])

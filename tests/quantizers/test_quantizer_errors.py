@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from arcvq import VQ, Arc, ArcVQ, ArcvqError
-from arcvq.quantizers import FSQ, HVQ, LFQ, Gaussian, Quantizer, VonMisesFisher
+from arcvq.quantizers import CVQ, FSQ, HVQ, LFQ, Contrastive, Entropy, Gaussian, Quantizer, VonMisesFisher
 
 
 def message_of(work: Callable[[], Any]) -> str:
@@ -32,6 +32,21 @@ def message_of(work: Callable[[], Any]) -> str:
 )
 def test_wrong_latents_are_described(options: dict[str, Any], latents: torch.Tensor, message: str) -> None:
     assert message in message_of(lambda: ArcVQ(4, 8, **options)(latents))
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda: VQ(4, 8, codebook_weight=-1.0), "codebook_weight"),
+        (lambda: VQ(4, 8, commitment_weight=-1.0), "commitment_weight"),
+        (lambda: VQ(4, 8, entropy=Entropy(weight=-1.0)), "weight"),
+        (lambda: CVQ(4, 8, contrastive=Contrastive(weight=-1.0)), "weight"),
+        (lambda: HVQ(4, 8, kl_weight=-1.0), "kl_weight"),
+        (lambda: Gaussian(4, weight=-1.0), "weight"),
+    ],
+)
+def test_a_negative_weight_is_refused(make: Callable[[], Any], name: str) -> None:
+    assert message_of(make) == f"{name} must not be negative, got -1.0"
 
 
 @pytest.mark.parametrize("channel_last", [False, True])

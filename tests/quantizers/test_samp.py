@@ -174,6 +174,12 @@ def test_the_adaptive_level_is_smoothed() -> None:
         ({"arc": Arc(schedule="linear")}, "needs the planned number of optimizer steps: give total_steps"),
         ({"ball": Ball(like="cifar10")}, "like: cifar10 needs the planned number"),
         ({"ball": Ball(like="cifar"), "total_steps": 10}, "unknown run 'cifar'"),
+        ({"ball": Ball(alpha=-0.1)}, "ball: alpha must not be negative, got -0.1"),
+        (
+            {"ball": Ball(like="mnist", schedule="linear"), "total_steps": 10},
+            "ball: like derives the rate of an exponential schedule, and this one is linear; leave it out",
+        ),
+        ({"arc": Arc(like="mnist", schedule="adaptive")}, "arc: like derives the rate of an exponential schedule"),
         ({"ball": Ball(time="fraction")}, "time: fraction needs the planned number"),
         ({"ball": Ball(schedule="linear", duration=-1.0)}, "duration must be positive, got -1.0"),
         ({"ball": Ball(schedule="exp")}, "ball.schedule: expected one of exponential, constant"),
@@ -185,6 +191,17 @@ def test_values_without_meaning_are_refused_at_construction(options: dict[str, o
         ArcVQ(4, 8, **options)
     assert message in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_a_radius_beyond_all_numbers_is_no_bound_and_stays_finite() -> None:
+    samp = Samp(Ball(alpha=3e-4))
+    radius = samp.radius(torch.tensor(1_000_000))
+    assert radius is not None
+    assert radius.item() == torch.finfo(torch.float32).max
+    codes = torch.randn(5, 4)
+    kept = codes.clone()
+    samp.bound_(codes, torch.tensor(1_000_000))
+    assert torch.equal(codes, kept)
 
 
 def test_samp_alone_refuses_an_unknown_schedule_and_a_loss_it_does_not_have() -> None:

@@ -91,6 +91,55 @@ def test_losses_are_sums_over_a_token_and_means_over_tokens_per_image_element(ty
         torch.testing.assert_close(term, out.losses[name] / 48)
 
 
+@pytest.mark.parametrize("heads", [1, 2, 4])
+@pytest.mark.parametrize("type", ["I", "II", "III"])
+def test_losses_are_an_image_s_share_of_the_elbo_however_many_heads(type: str, heads: int) -> None:
+    """Written out: per image the sum over all its tokens, by its 4 positions of 12 elements each."""
+    quantizer = SQ(8, 16, type=type, heads=heads, positions=4, elements=12, floor=0.0, start_variance=0.7)
+    images = torch.randn(3, 8, 2, 2)
+    out = quantizer(images)
+    entropies, distances = [], []
+    vectors, quantized = (x.detach().flatten(2).movedim(1, -1) for x in (images, out.quantized))  # (3, 4, 8)
+    for image, made in zip(vectors, quantized):
+        tokens, drawn = image.reshape(4 * heads, -1), made.reshape(4 * heads, -1)
+        own = torch.zeros(1) if type == "I" else quantizer.variance_head(tokens).detach().mean(dim=1).exp()
+        variance = 0.7 + (own.log().mean().exp() if type == "II" else own) if type != "I" else torch.tensor(0.7)
+        variance = variance.expand(4 * heads)
+        squares = torch.cdist(tokens, quantizer.codebook.detach()).square()
+        p = torch.softmax(-squares / (2 * variance[:, None]), dim=1)
+        entropies.append((p * p.log()).sum())
+        distances.append(((tokens - drawn).square().sum(dim=1) / (2 * variance)).sum())
+    for name, sums in (("entropy", entropies), ("distance", distances)):
+        assert out.losses[name].item() == pytest.approx(torch.stack(sums).mean().item() / 48, rel=1e-4)
+
+
+def test_codes_may_start_on_the_unit_sphere() -> None:
+    torch.testing.assert_close(SQ(4, 8, start="unit-sphere").codebook.norm(dim=1), torch.ones(8))
+    assert SQ(64, 8).codebook.norm(dim=1).min() > 4
+
+
+@pytest.mark.parametrize("level", [-110.0, -60.0, 60.0, 110.0])
+@pytest.mark.parametrize("type", TYPES)
+def test_a_variance_far_out_leaves_all_finite(type: str, level: float) -> None:
+    quantizer, latents = SQ(4, 8, type=type, positions=3, floor=0.0), torch.randn(6, 4, requires_grad=True)
+    with torch.no_grad():
+        quantizer.log_variance.fill_(level)
+        if quantizer.variance_head is not None:
+            quantizer.variance_head.bias.fill_(level)
+    out = quantizer(latents)
+    (out.loss + out.quantized.sum()).backward()
+    assert out.loss.isfinite()
+    assert all(p.grad.isfinite().all() for p in (latents, *quantizer.parameters()))
+
+
+def test_a_draw_never_gets_too_cold_to_compute() -> None:
+    quantizer = SQ(4, 8, temperature={"decay": 1.0})
+    quantizer.step.fill_(500)
+    out = quantizer(torch.randn(6, 4))
+    assert out.quantized.isfinite().all()
+    assert out.stats["temperature"].item() == pytest.approx(1e-6)
+
+
 @pytest.mark.parametrize("type", TYPES)
 def test_gradients_reach_latents_codes_and_variance_without_a_stop(type: str) -> None:
     quantizer, latents = SQ(4, 8, type=type, positions=3), torch.randn(6, 4, requires_grad=True)
@@ -151,6 +200,9 @@ def test_the_temperature_can_follow_the_length_of_the_run() -> None:
     [
         ({"type": "V"}, "type: expected one of I, II, III, IV, got 'V'"),
         ({"type": "II"}, "type II has a variance for each image: say how many positions an image has"),
+        ({"positions": 0}, "positions must be at least 1, got 0"),
+        ({"elements": -3}, "elements must be at least 1, got -3"),
+        ({"start": "kmeans"}, "start: expected one of normal, unit-sphere, got 'kmeans'"),
         ({"start_variance": 0}, "start_variance must be positive and floor not negative"),
         ({"temperature": {"start": 0}}, "temperature: it must be positive, got start 0.0"),
         ({"temperature": {"time": "fraction"}}, "time: fraction needs the planned number of optimizer steps"),

@@ -72,7 +72,9 @@ def test_the_choice_is_by_the_last_look_at_held_out_images(folder: Path, add: Ad
     for run in tuning("cvq-vae").values():
         add(run.name, exact={"psnr": 25.0}, looks={100.0: 25.0}, epochs=100)
     assert "cvq-vae" not in choose(named(folder))["tuned"]
-    without_samp = dict.fromkeys(["neither", "neither-likelihood", "sq-neither"], 24.9)  # not to be chosen
+    without_samp = dict.fromkeys(
+        ["neither", "neither-likelihood", "sq-neither", "sq-neither-sphere"], 24.9
+    )  # not to be chosen
     try_recipes(add, rotation=24.5, **without_samp)
     assert choose(named(folder))["recipe"] == "scaffold-rotation"
 

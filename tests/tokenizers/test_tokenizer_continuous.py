@@ -13,7 +13,9 @@ from arcvq.analysis import RunHistory
 from arcvq.bench import run_tokens
 from arcvq.cli import main
 from arcvq.data import to_unit, write_png
+from arcvq.systems import load_system
 from arcvq.training import dry_run, measure, train
+from arcvq.training.observe import Reconstructor
 
 
 @pytest.fixture(scope="module", params=["vae", "hyperspherical-vae"])
@@ -58,7 +60,7 @@ def test_what_it_logs_has_a_rate_and_no_usage(run: Path) -> None:
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     trained = [line for line in lines if line["kind"] == "train"]
     looked = [line for line in lines if line["kind"] == "eval"]
-    assert all(line["rate"] > 0 and "divergence" in line and "perplexity" not in line for line in trained)
+    assert all(line["vector_rate"] > 0 and "divergence" in line and "perplexity" not in line for line in trained)
     assert all("psnr" in line and line["rate"] > 0 and "usage" not in line for line in looked)
     assert not list((run / "codebooks").glob("*"))
 
@@ -84,6 +86,18 @@ def test_its_rate_is_the_divergence_of_an_image_s_latents(run: Path) -> None:
         _, divergence = tokenizer.quantizer.posterior(parameters, draw=False)
     assert divergence.shape == (20,)
     assert measured.evaluations[0].metrics["rate"] == pytest.approx(divergence.mean().item(), rel=1e-4)
+
+
+def test_the_rate_of_a_vector_for_each_position_is_their_sum() -> None:
+    tokenizer: Any = load_system("sample/vae", ["--quantizer.positions=1"]).build_tokenizer(1, (28, 28), 10).eval()
+    images = torch.rand(3, 1, 28, 28) * 2 - 1
+    reconstruct = Reconstructor(tokenizer)
+    reconstruct(images)
+    with torch.no_grad():
+        latents = tokenizer.encoder(images).movedim(1, -1)  # (3, 7, 7, 64)
+        _, divergence = tokenizer.quantizer.posterior(tokenizer.quantizer.to_posterior(latents.flatten(0, 2)), False)
+    expected = divergence.reshape(3, 49).sum(dim=1).mean().item()
+    assert reconstruct.metrics["rate"] == pytest.approx(expected, rel=1e-4)
 
 
 def test_the_figures_of_codebooks_are_refused_in_one_line(run: Path) -> None:

@@ -19,10 +19,10 @@ from arcvq.tokenizers.hierarchical import Double, Standardize, moments
 TOP = ("encoder", "quantizer", "decoder")
 
 
-def make(layers: int = 2, channels: int = 1) -> HierarchicalTokenizer:
+def make(layers: int = 2, channels: int = 1, heads: int = 1) -> HierarchicalTokenizer:
     torch.manual_seed(3)
     trunk = HierarchicalTrunkConfig(width=16, residual_width=8, latent_dim=8, layers=layers)
-    return HierarchicalTokenizer(channels, trunk, HVQ(8, 32), system="hvq-vae")
+    return HierarchicalTokenizer(channels, trunk, HVQ(8, 32, heads=heads), system="hvq-vae")
 
 
 def train_only(tokenizer: HierarchicalTokenizer, *parts: str) -> None:
@@ -82,22 +82,23 @@ def test_the_upper_layer_reconstructs_standardized_latents_and_the_lower_gets_no
     torch.testing.assert_close(variance, torch.ones(8), rtol=1e-3, atol=0)
 
 
+@pytest.mark.parametrize("heads", [1, 2])
 @pytest.mark.parametrize(
-    ("index", "parts", "elements"),
-    [(0, ("lower.0",), 3 * 4), (1, TOP, 8 * 4)],  # 14·14 tokens, 3·28·28 pixels; 7·7 tokens, 8·14·14 latents
+    ("index", "parts", "positions", "elements"),
+    [(0, ("lower.0",), 14 * 14, 3 * 28 * 28), (1, TOP, 7 * 7, 8 * 14 * 14)],  # of pixels; of latents
     ids=["lowest", "top"],
 )
 def test_the_quantizers_losses_are_per_element_of_what_is_reconstructed(
-    index: int, parts: tuple[str, ...], elements: int, images: Tensor
+    index: int, parts: tuple[str, ...], positions: int, elements: int, heads: int, images: Tensor
 ) -> None:
-    tokenizer, images = make(channels=3).train(), images.expand(-1, 3, -1, -1)
+    tokenizer, images = make(channels=3, heads=heads).train(), images.expand(-1, 3, -1, -1)
     train_only(tokenizer, *parts)
     layer = [*tokenizer.layers_below, tokenizer][index]
     alone = layer.quantizer(layer.encoder(tokenizer._climb(images, index)[0])).losses
     ours = tokenizer(images)[1].losses
     assert alone.keys() == {"kl", "commitment"}
     for name, term in alone.items():
-        torch.testing.assert_close(ours[name], term / elements)
+        torch.testing.assert_close(ours[name], term * heads * positions / elements)  # a mean over tokens
 
 
 def standardized(tokenizer: HierarchicalTokenizer) -> HierarchicalTokenizer:

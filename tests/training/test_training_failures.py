@@ -113,6 +113,7 @@ def test_a_diverged_training_ends_in_one_line_and_leaves_no_model(
     told = json.loads((tmp_path / "run" / "diverged.json").read_text())
     assert (told["why"], told["device"]) == (message, device_name(torch.device("cpu")))
     assert 0 < told["steps"] <= 6
+    assert len(message) < 250
 
 
 def test_a_diverged_training_that_is_taken_up_again_has_not_diverged_yet(

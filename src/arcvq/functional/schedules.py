@@ -17,7 +17,7 @@ TimeUnit = Literal["steps", "fraction"]
 
 def exponential(t: Tensor, start: float, rate: float) -> Tensor:
     """start · exp(rate · t): the paper's M(t) with rate α (Eq. 5), its γ(t) with rate −λ."""
-    return start * torch.exp(rate * t)
+    return (start * torch.exp(rate * t)).clamp(max=torch.finfo(t.dtype).max)  # a run may be long: never infinite
 
 
 def constant(t: Tensor, value: float) -> Tensor:

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 from arcvq.functional import Metric
 from arcvq.quantizers.samp import Arc, Ball
-from arcvq.quantizers.vq import VQ, Start, VQConfig
+from arcvq.quantizers.start import Start
+from arcvq.quantizers.vq import VQ, VQConfig
 
 
 @dataclass(kw_only=True)

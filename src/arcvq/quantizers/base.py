@@ -313,6 +313,12 @@ def through(projection: nn.Module, rows: Tensor) -> Tensor:
     return projection(rows.to(projection.weight.dtype)) if isinstance(projection, nn.Linear) else rows
 
 
+def check_weights(**weights: float) -> None:
+    for name, weight in weights.items():
+        if weight < 0:
+            raise ArcvqError(f"{name} must not be negative, got {weight}")
+
+
 def host_may_read(tensor: Tensor) -> bool:
     """False while a graph is being traced, exported or captured: then a value is not there to be looked at."""
     if torch.compiler.is_compiling() or torch.compiler.is_exporting():

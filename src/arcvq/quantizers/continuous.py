@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from arcvq.errors import ArcvqError
 from arcvq.functional.precision import compute_dtype, without_autocast
-from arcvq.quantizers.base import Quantizer, QuantizerConfig, through
+from arcvq.quantizers.base import Quantizer, QuantizerConfig, check_weights, through
 
 
 @dataclass(kw_only=True)
@@ -38,8 +38,7 @@ class ContinuousConfig(QuantizerConfig):
         for name in ("latent_dim", "positions", "elements"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ArcvqError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.weight < 0:
-            raise ArcvqError(f"weight must not be negative, got {self.weight}")
+        check_weights(weight=self.weight)
 
 
 class Continuous(Quantizer):
@@ -84,5 +83,5 @@ class Continuous(Quantizer):
             z, divergence = self.posterior(parameters.to(compute_dtype(parameters)), self.training or config.sample)
             elements = self.positions * (config.elements or 1)
             loss = config.weight / elements * self.token_mean(divergence, valid)
-        stats = {"rate": self.global_mean(divergence, valid)}  # nats a vector
+        stats = {"vector_rate": self.global_mean(divergence, valid)}  # nats
         return through(self.from_latent, z).reshape(-1, self.dim), None, {"divergence": loss}, stats

@@ -11,6 +11,7 @@ from torch import Tensor
 from arcvq import distributed
 from arcvq.errors import ArcvqError
 from arcvq.functional import Metric, anchor_rate, contrastive_loss, nearest_latents
+from arcvq.quantizers.base import check_weights
 from arcvq.quantizers.quantized import Record
 from arcvq.quantizers.restart import random_latents
 from arcvq.quantizers.vq import VQ, VQConfig
@@ -24,6 +25,7 @@ class Contrastive:
     temperature: float = 0.07
 
     def __post_init__(self) -> None:
+        check_weights(weight=self.weight)
         if not self.temperature > 0:
             raise ArcvqError(f"contrastive: the temperature must be positive, got {self.temperature}")
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from arcvq import distributed
 from arcvq.errors import ArcvqError
 from arcvq.functional import Backend, Metric, entropy_loss, entropy_statistics
-from arcvq.quantizers.base import Quantizer
+from arcvq.quantizers.base import Quantizer, check_weights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +20,7 @@ class Entropy:
     temperature: float = 0.01
 
     def __post_init__(self) -> None:
+        check_weights(weight=self.weight)
         if not self.temperature > 0:
             raise ArcvqError(f"entropy: the temperature must be positive, got {self.temperature}")
 

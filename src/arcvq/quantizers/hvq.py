@@ -13,7 +13,7 @@ from arcvq import distributed
 from arcvq.errors import ArcvqError
 from arcvq.functional import Schedule, distance_logits, divergence_from_uniform, gumbel, relaxed_one_hot, token_counts
 from arcvq.functional.precision import matmul, without_autocast
-from arcvq.quantizers.base import Quantizer, QuantizerConfig
+from arcvq.quantizers.base import Quantizer, QuantizerConfig, check_weights
 from arcvq.quantizers.quantized import Record
 
 
@@ -56,6 +56,7 @@ class HVQConfig(QuantizerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_weights(kl_weight=self.kl_weight, commitment_weight=self.commitment_weight)
         if not (self.temperature > 0 and self.temperature_end > 0):
             raise ArcvqError(f"temperatures must be positive, got {self.temperature} and {self.temperature_end}")
 
@@ -64,7 +65,7 @@ class HVQ(Quantizer):
     """`HVQ(dim=64, codebook_size=512)`. Options: see HVQConfig.
 
     In training `quantized` is a mixture of codes and forward draws random numbers, so `decode(tokens)` is not `quantized`; in
-    evaluation it is. SAMP has no place here: codes are mixed, not chosen.
+    evaluation it is. SAMP has no place here: the draw has no variance of its own, so that codes in a small ball are all alike to it.
     """
 
     Config = HVQConfig

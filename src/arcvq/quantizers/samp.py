@@ -33,7 +33,7 @@ class Ball:
     schedule  exponential: start·exp(alpha·t); constant: start; linear, cosine: from start to end over the duration, then level;
               oscillating: start at t = 0, end half a duration later, and back
     time      `steps`, or `fraction`: t runs from 0 to 1 over total_steps (alpha and duration are in the same unit)
-    like      mnist, cifar10 or imagenet: alpha is derived so that the last M(T) equals that run's; overrules alpha
+    like      mnist, cifar10 or imagenet: alpha is derived so that the last M(T) equals that run's; overrules alpha and time
     """
 
     schedule: Literal["exponential", "constant", "linear", "cosine", "oscillating"] = "exponential"
@@ -46,6 +46,9 @@ class Ball:
 
     def curve(self, total_steps: int | None) -> Schedule:
         rate, time = self.alpha, self.time
+        if rate < 0:
+            raise ArcvqError(f"ball: alpha must not be negative, got {rate}: the radius would shrink to nothing")
+        _check_like("ball", self.like, self.schedule)
         if self.like is not None:
             rate, time = rate_like(self.like, "growth", total_steps), "steps"
         return Schedule(
@@ -80,6 +83,7 @@ class Arc:
     monotone: bool = False
 
     def curve(self, total_steps: int | None) -> Schedule | None:
+        _check_like("arc", self.like, self.schedule)
         if self.schedule == "adaptive":
             return None
         rate, time = self.decay, self.time
@@ -87,6 +91,13 @@ class Arc:
             rate, time = rate_like(self.like, "decay", total_steps), "steps"
         return Schedule(
             kind=self.schedule, start=self.weight, rate=-rate, end=self.end, duration=self.duration, time=time
+        )
+
+
+def _check_like(part: str, like: str | None, schedule: str) -> None:
+    if like is not None and schedule != "exponential":
+        raise ArcvqError(
+            f"{part}: like derives the rate of an exponential schedule, and this one is {schedule}; leave it out"
         )
 
 

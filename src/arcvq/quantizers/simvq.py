@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from arcvq.errors import ArcvqError
 from arcvq.functional.precision import matmul, without_autocast
-from arcvq.quantizers.vq import VQ, Start, VQConfig
+from arcvq.quantizers.start import Start
+from arcvq.quantizers.vq import VQ, VQConfig
 
 TOGETHER = "simvq moves all codes together: leave out restart, and start anywhere but at kmeans"
 

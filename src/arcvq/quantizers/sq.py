@@ -29,6 +29,10 @@ from arcvq.functional.schedules import TimeUnit
 from arcvq.quantizers.base import Quantizer, QuantizerConfig, through
 from arcvq.quantizers.quantized import Record
 from arcvq.quantizers.samp import Arc, Ball, Samp
+from arcvq.quantizers.start import starting_codes
+
+# No draw is colder, and no logarithm of a variance farther from 0: beyond them float32 has no room for what they divide.
+COLDEST, WIDEST = 1e-6, 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,17 +56,19 @@ class SQConfig(QuantizerConfig):
     """Options of SQ beyond those every quantizer has.
 
     type            whose the variance σ² is: I everyone's, II an image's, III a token's, IV a single element's
+    start           of the codes: normal, N(0, 1); or unit-sphere, on it
     start_variance  exp θ at the start, in σ² = v + exp θ: v is `floor` in type I and read off the latents in the others
     floor           1 in the released code; 0 makes σ² free, as in the paper
     temperature     of the draw in training
     evaluation      argmax, the likeliest code; or sample, one drawn as often as it is likely
     positions       type II: h·w, how many positions an image has
-    elements        how many image elements stand behind one token: the losses are a share of the ELBO per element. 1 if not given
+    elements        how many image elements stand behind one position: the losses are a share of the ELBO per element. 1 if not given
                     A system fills in the last two.
     ball, arc       the two parts of SAMP; off unless given. The ArcLoss is beside the ELBO, no share of it
     """
 
     type: Literal["I", "II", "III", "IV"] = "I"
+    start: Literal["normal", "unit-sphere"] = "normal"
     start_variance: float = 20.0
     floor: float = 1.0
     temperature: Temperature = field(default_factory=Temperature)
@@ -78,10 +84,9 @@ class SQConfig(QuantizerConfig):
             raise ArcvqError(
                 f"start_variance must be positive and floor not negative, got {self.start_variance} and {self.floor}"
             )
-        if self.type == "II" and self.positions is None:
-            raise ArcvqError(
-                "type II has a variance for each image: say how many positions an image has, positions=h·w"
-            )
+        for name in ("positions", "elements"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise ArcvqError(f"{name} must be at least 1, got {getattr(self, name)}")
 
 
 class SQ(Quantizer):
@@ -97,7 +102,11 @@ class SQ(Quantizer):
     def __init__(self, dim: int, codebook_size: int = 512, **options: Any) -> None:
         super().__init__(dim, codebook_size, **options)
         config = self.config
-        self.codebook = nn.Parameter(torch.randn(config.codebook_size, self.code_dim))
+        if config.type == "II" and config.positions is None:
+            raise ArcvqError(
+                "type II has a variance for each image: say how many positions an image has, positions=h·w"
+            )
+        self.codebook = nn.Parameter(starting_codes(config.start, config.codebook_size, self.code_dim))
         self.log_variance = nn.Parameter(torch.tensor(math.log(config.start_variance)))  # θ
         self.variance_head = nn.Linear(self.code_dim, self.code_dim) if config.type != "I" else None
         self.temperature = config.temperature.curve()
@@ -114,14 +123,14 @@ class SQ(Quantizer):
             logits = code_logits(z, codebook, 1 / variance)  # (N, K)
             draws = self.config.evaluation == "sample" and not self.training
             tokens = (logits.detach() + gumbel(logits) if draws else logits.detach()).argmax(dim=1)
-            temperature = self.temperature.at(self.step, self.config.total_steps)
+            temperature = self.temperature.at(self.step, self.config.total_steps).clamp(min=COLDEST)
             if self.training:
                 codes = matmul(relaxed_one_hot(logits, temperature.to(dtype), gumbel(logits)), codebook)
             else:
                 codes = straight_through(self.lookup(tokens), z)
-            # The ELBO's two terms, a sum over each token; neither has a stop-gradient.
+            # The ELBO's two terms, a sum over each position's tokens; neither has a stop-gradient.
             distance = (z - codes).square().div(2 * variance).sum(dim=1)
-            per_element = 1 / (self.config.elements or 1)
+            per_element = self.config.heads / (self.config.elements or 1)
             losses = {
                 "entropy": self.token_mean(negative_entropy(logits), valid) * per_element,
                 "distance": self.token_mean(distance, valid) * per_element,
@@ -145,10 +154,10 @@ class SQ(Quantizer):
 
     def variance(self, latents: Tensor, valid: Tensor | None) -> Tensor:
         """σ²: the logarithm of an image's or a token's own part is a mean of its elements'."""
-        config, shared = self.config, self.log_variance.to(latents.dtype).exp()
+        config, shared = self.config, self.log_variance.to(latents.dtype).clamp(-WIDEST, WIDEST).exp()
         if self.variance_head is None:
             return (config.floor + shared).reshape(1, 1)
-        own = through(self.variance_head, latents).to(latents.dtype)  # (N, code_dim)
+        own = through(self.variance_head, latents).to(latents.dtype).clamp(-WIDEST, WIDEST)  # (N, code_dim)
         if config.type == "III":
             own = own.mean(dim=1, keepdim=True)
         elif config.type == "II":

@@ -24,14 +24,13 @@ from arcvq.functional import (
 )
 from arcvq.functional.chunks import check_backend
 from arcvq.functional.similarity import check_metric
-from arcvq.quantizers.base import Quantizer, QuantizerConfig, host_may_read
+from arcvq.quantizers.base import Quantizer, QuantizerConfig, check_weights, host_may_read
 from arcvq.quantizers.entropy import Entropy, entropy_term
 from arcvq.quantizers.kmeans import kmeans
 from arcvq.quantizers.quantized import Record
 from arcvq.quantizers.restart import Restart, restart_
 from arcvq.quantizers.samp import Arc, Ball, Samp
-
-Start = Literal["uniform", "unit-sphere", "normal", "scaled-normal", "kmeans"]
+from arcvq.quantizers.start import Start, starting_codes
 
 
 @dataclass(kw_only=True)
@@ -68,6 +67,7 @@ class VQConfig(QuantizerConfig):
         super().__post_init__()
         check_metric(self.metric)
         check_backend(self.backend)
+        check_weights(codebook_weight=self.codebook_weight, commitment_weight=self.commitment_weight)
 
 
 class VQ(Quantizer):
@@ -193,9 +193,4 @@ class VQ(Quantizer):
 
     def starting_codes(self) -> Tensor:
         """(K, code_dim), as `start` says."""
-        shape = (self.config.codebook_size, self.code_dim)
-        if self.config.start == "unit-sphere":
-            return unit(torch.empty(shape).uniform_(-1, 1))
-        if self.config.start in ("normal", "scaled-normal"):
-            return torch.randn(shape) * (1.0 if self.config.start == "normal" else self.code_dim**-0.5)
-        return torch.empty(shape).uniform_(-1 / shape[0], 1 / shape[0])
+        return starting_codes(self.config.start, self.config.codebook_size, self.code_dim)

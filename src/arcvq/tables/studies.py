@@ -119,6 +119,9 @@ LIKELIHOOD = "--objective.reconstruction=likelihood"
 # SQ-VAE's draws, nearly sure of themselves from the start: its own variance begins far wider than a unit ball's codes lie apart.
 SHARP = ("--quantizer.floor=0", "--quantizer.start_variance=0.05")
 
+# The ball puts codes there in its first step; without one they begin eight times as far out.
+SPHERE = "--quantizer.start=unit-sphere"
+
 # Codes are chosen by distance and the learning rate is 4e-3 unless it says otherwise. Names without the length: what wins is
 # run at every budget.
 CANDIDATES = [
@@ -162,9 +165,13 @@ CANDIDATES = [
     _candidate("sq-no-arc", "control: on SQ-VAE's draws, without ArcLoss", *FAST[:2], *SHARP, preset="sq-vae"),
     _candidate("sq-no-ball", "control: on SQ-VAE's draws, without ball", *FAST[2:], *SHARP, preset="sq-vae"),
     _candidate("sq-neither", "control: SQ-VAE itself, with a free variance from 0.05", *SHARP, preset="sq-vae"),
+    _candidate("sq-no-ball-sphere", "the same control without ball, its codes started on the unit sphere", *FAST[2:], *SHARP, SPHERE,
+               preset="sq-vae"),
+    _candidate("sq-neither-sphere", "control: SQ-VAE itself, so started, with a free variance from 0.05", *SHARP, SPHERE,
+               preset="sq-vae"),
 ]  # fmt: skip
 # What is held against the others, and never chosen: it is no recipe for SAMP.
-WITHOUT_SAMP = ("scaffold-neither", "scaffold-neither-likelihood", "scaffold-sq-neither")
+WITHOUT_SAMP = ("scaffold-neither", "scaffold-neither-likelihood", "scaffold-sq-neither", "scaffold-sq-neither-sphere")
 RECIPES = {candidate.name: candidate for candidate in CANDIDATES}
 RECIPE = [
     Experiment(f"recipe-{each.name}", each.preset, (*each.settings, *SHORT), each.says, quick=True)

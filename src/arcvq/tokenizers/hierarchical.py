@@ -184,7 +184,8 @@ class HierarchicalTokenizer(Tokenizer):
         layer: Any = [*self.layers_below, self][learning]
         output = layer.quantizer(layer.encoder(target))
         made = layer.decoder(output.quantized)
-        losses = {name: term * self._per_element(target) for name, term in output.losses.items()}
+        per_element = layer.quantizer.config.heads * self._per_element(target)
+        losses = {name: term * per_element for name, term in output.losses.items()}
         stats = dict(output.stats)
         if below is None:
             reconstruction = squash(made)
@@ -249,7 +250,7 @@ class HierarchicalTokenizer(Tokenizer):
 
     @staticmethod
     def _per_element(target: Tensor) -> float:
-        """Tokens over elements of the target (B, C, H, W): a quarter of its positions, C channels each."""
+        """The layer's positions over elements of the target (B, C, H, W): a quarter of its positions, C channels each."""
         return 1 / (4 * target.shape[1])
 
 

@@ -267,7 +267,15 @@ class TrainingRun:
         values = {**terms, "loss": torch.stack(list(terms.values())).sum()}
         values |= {
             name: stats[name]
-            for name in ("perplexity", "arc_weight", "arc_loss", "ball_radius", "temperature", "variance", "rate")
+            for name in (
+                "perplexity",
+                "arc_weight",
+                "arc_loss",
+                "ball_radius",
+                "temperature",
+                "variance",
+                "vector_rate",
+            )
             if name in stats
         }
         names = list(values)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from contextlib import suppress
@@ -118,9 +119,13 @@ class Monitor:
         except OSError as error:
             raise cannot_write(self.run.metrics, error) from None
         except ValueError:
-            raise Diverged(
-                f"training diverged at step {record['step']}: a logged value is not finite ({record})"
-            ) from None
+            odd = ", ".join(f"{name} {value}" for name, value in record.items() if not _is_finite(value))
+            raise Diverged(f"training diverged at step {record['step']}: not finite: {odd}") from None
         for name, value in record.items():
             if isinstance(value, (int, float)) and name not in ("step", "kind"):
                 self._board.add_scalar(f"{record['kind']}/{name}", value, record["step"])
+
+
+def _is_finite(value: Any) -> bool:
+    numbers = value if isinstance(value, list) else [value]
+    return all(math.isfinite(number) for number in numbers if isinstance(number, float))

@@ -54,10 +54,10 @@ class Reconstructor:
         # The plain forward, in float32, whatever compilation or autocast the training has wrapped around the call.
         with ieee_convolutions():
             reconstruction, quantized = type(self.tokenizer).forward(self.tokenizer, images)
-        if isinstance(self.tokenizer.quantizer, Continuous):  # the rate is a mean over vectors
+        if isinstance(self.tokenizer.quantizer, Continuous):
             self.images += len(images)
             vectors = len(quantized.record.latents) / self.tokenizer.quantizer.positions
-            self.nats += float(quantized.stats["rate"]) * vectors
+            self.nats += float(quantized.stats["vector_rate"]) * vectors
         return reconstruction.float(), quantized.tokens
 
     @property
