@@ -27,7 +27,7 @@ from arcvq.tables import (
 )
 from arcvq.tables.curves import budget_curves
 from arcvq.tables.page import image_count
-from arcvq.tables.results import alike, cell, number, of_run, table
+from arcvq.tables.results import alike, cell, number, of_run, revision_mark, table
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
@@ -50,7 +50,8 @@ def readme_section() -> str:
             for protocol in ("exact", "paper"):
                 measured = [result for result in results if result.metrics(protocol) is not None]
                 if measured:
-                    rows.append([results[0].name, protocol, str(len(measured)), *_cells(measured, protocol)])
+                    how = f"{protocol}{revision_mark(measured, protocol)}"
+                    rows.append([results[0].name, how, str(len(measured)), *_cells(measured, protocol)])
             if name in printed.get(data, {}):
                 numbers = printed[data][name]
                 cells = [number(metric, numbers[metric]) if metric in numbers else "–" for metric in COLUMNS]

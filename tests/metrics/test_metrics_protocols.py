@@ -29,13 +29,14 @@ def test_hash_changes_with_every_field_and_with_nothing_else() -> None:
         "lpips_network": "alex",
         "fid_resize": 229,
         "fid_interpolation": "torch",
+        "revision": 2,
     }
     assert changed.keys() == {field.name for field in fields(EXACT)}
     hashes = {replace(EXACT, **{name: value}).hash for name, value in changed.items()} | {EXACT.hash, PAPER.hash}
     assert len(hashes) == len(changed) + 2
     assert replace(EXACT).hash == EXACT.hash
     # Published beside numbers: a protocol that changes needs a new hash, and one that does not must keep it.
-    assert (EXACT.hash, PAPER.hash) == ("cde314f09505", "0f988fa14ed6")
+    assert (EXACT.hash, PAPER.hash) == ("cde314f09505", "b34bfd804f23")
 
 
 def test_originals_lose_levels_only_when_floored() -> None:
@@ -44,7 +45,12 @@ def test_originals_lose_levels_only_when_floored() -> None:
     script = np.floor(((values / np.float32(255) - np.float32(0.5)) / np.float32(0.5) + 1) / 2 * np.float32(255))
     floored = original_pixels(LEVELS, "floor").flatten()
     assert floored.tolist() == script.astype(int).tolist()
-    assert (floored.int() < LEVELS.flatten().int()).any()
+    assert (floored.int() < LEVELS.flatten().int()).sum() == 63  # 47 where 1/255 is multiplied with, as on a GPU
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_originals_lose_the_same_levels_on_a_gpu() -> None:
+    assert torch.equal(original_pixels(LEVELS.cuda(), "floor").cpu(), original_pixels(LEVELS, "floor"))
 
 
 def test_jpeg_is_pillows_quality_75() -> None:

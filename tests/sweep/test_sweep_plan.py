@@ -113,8 +113,14 @@ def test_what_is_there_is_left_out(places: Places) -> None:
     begun = places.runs / "mnist" / "arcvq-vae-seed1"
     begun.mkdir()
     (begun / "config.yaml").write_text("")
+    result(places, "cifar10/sq-vae-seed1")
+    earlier = places.results / "cifar10" / "sq-vae-seed1.json"
+    document = json.loads(earlier.read_text())
+    document["protocols"]["paper"]["protocol_hash"] = "0f988fa14ed6"  # the protocol was corrected since
+    earlier.write_text(json.dumps(document))
     states = {p.run.key: p.state for p in plan_of("table1", places, seeds=[1]).runs}
     assert states["cifar10/vq-vae-seed1"] == "done"
+    assert states["cifar10/sq-vae-seed1"] == "incomplete"
     assert states["cifar10/arcvq-vae-seed1"] == "incomplete"
     assert states["mnist/vq-vae-seed1"] == "trained"
     assert states["mnist/arcvq-vae-seed1"] == "begun"

@@ -1,5 +1,6 @@
 """RESULTS.md says what the result files say, and keeps what people wrote."""
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from arcvq import ArcvqError
+from arcvq.metrics import PAPER
 from arcvq.tables import EXPERIMENTS, TABLES, Cell, Table, read_printed, results_page
 from arcvq.tables.paper import PrintedTable
 
@@ -63,6 +65,19 @@ def test_what_cannot_be_measured_is_told_from_what_is_not(folder: Path, add: Add
     assert [found[heading] for heading in ("usage", "LPIPS", "rFID")] == ["not applicable"] + ["not measured"] * 2
     assert "- vae, LPIPS: no network" in block(page, "table9")
     assert "- vae, usage" not in block(page, "table9")
+
+
+def test_numbers_of_an_earlier_revision_of_a_protocol_are_marked(folder: Path, add: Add) -> None:
+    for seed in (1, 2):
+        add("vq-vae", seed, exact={"psnr": 24.0}, paper={"psnr": 24.1})
+    path = folder / "cifar10" / "vq-vae-seed2.json"
+    for found, mark in ((PAPER.hash, ""), ("0f988fa14ed6", "¹")):
+        document = json.loads(path.read_text())
+        document["protocols"]["paper"]["protocol_hash"] = found
+        path.write_text(json.dumps(document))
+        page = results_page(folder, None)
+        assert len(rows(page, "table1", "VQ-VAE", f"ours, paper{mark}")) == 1
+        assert len(rows(page, "table1", "VQ-VAE", "ours, exact")) == 1
 
 
 def test_the_rate_of_continuous_latents_is_said(folder: Path, add: Add) -> None:

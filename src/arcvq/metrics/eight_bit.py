@@ -21,11 +21,18 @@ def original_pixels(pixels: Tensor, rounding: Rounding) -> Tensor:
     """The original after its way into [-1, 1] and back, uint8 (B, C, H, W).
 
     With `round` that is the identity. With `floor` the paper's script loses a level of many originals, because
-    ((v/255 - 0.5)/0.5 + 1)/2·255 lands just below the integer v in float32; the order of operations matters.
+    ((v/255 - 0.5)/0.5 + 1)/2·255 lands just below the integer v in float32; the order of operations matters. Its loader
+    divides on the CPU, so that is where the 256 levels are computed: a GPU multiplies by 1/255, and fewer of them fall.
     """
     if rounding == "round":
         return pixels
-    return to_uint8((pixels.float() / 255.0 - 0.5) / 0.5, rounding)
+    return floored_levels().to(pixels.device)[pixels.long()]
+
+
+@cache
+def floored_levels() -> Tensor:
+    """What becomes of each of the 256 levels."""
+    return to_uint8((torch.arange(256, dtype=torch.float32) / 255.0 - 0.5) / 0.5, "floor")
 
 
 def tile_to_rgb(images: Tensor) -> Tensor:

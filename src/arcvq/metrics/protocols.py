@@ -26,11 +26,16 @@ class Protocol:
     fid_resize: int | None
     # the FID network's own resize to 299
     fid_interpolation: Interpolation
+    # one more when the code that follows these choices was corrected and its numbers changed
+    revision: int = 1
 
     @property
     def hash(self) -> str:
         """Twelve hex digits over all fields: two numbers with one hash were measured alike."""
-        canonical = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+        fields = asdict(self)
+        if self.revision == 1:
+            del fields["revision"]  # as it was before there was a second
+        canonical = json.dumps(fields, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
 
@@ -54,6 +59,7 @@ PAPER = Protocol(
     lpips_network="vgg",
     fid_resize=229,
     fid_interpolation="torch",
+    revision=2,  # before, a GPU floored the originals in another way than a CPU does
 )
 
 PROTOCOLS = {EXACT.name: EXACT, PAPER.name: PAPER}

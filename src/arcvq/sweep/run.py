@@ -9,9 +9,11 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from arcvq.config import nearest, to_dict
 from arcvq.errors import ArcvqError
+from arcvq.metrics import PROTOCOLS
 from arcvq.storage import read_json, write_bytes, write_json, writing
 from arcvq.systems import preset_names
 from arcvq.tables import EXPERIMENTS, TABLES, Experiment, Table
@@ -29,7 +31,6 @@ ORDER: tuple[tuple[str, tuple[int, ...]], ...] = (
     *((key, (1,)) for key in STUDIES),
     ("beyond", (1,)),
 )
-PROTOCOLS = ("exact", "paper")
 # What a quick run is measured by; the rest takes most of an evaluation's time.
 QUICK = ("l1", "mse", "psnr", "ssim", "usage", "perplexity", "bits_per_image")
 PYTHON = (sys.executable, "-m", "arcvq")
@@ -113,12 +114,14 @@ class Run:
         return "begun" if self.folder(places).config.is_file() else "to do"
 
     def complete(self, places: Places) -> bool:
-        """The result has all that its evaluation is to measure."""
+        """The result has all that its evaluation is to measure, as it is measured today."""
         protocols, metrics = (("exact",), {"psnr"}) if self.experiment.quick else (PROTOCOLS, {"lpips", "rfid"})
         file = self.result(places)
         try:
             found = read_json(file, "a result")["protocols"]
-            return all(p in found and metrics <= found[p]["metrics"].keys() for p in protocols)
+            return all(
+                p in found and metrics <= found[p]["metrics"].keys() and _current(p, found[p]) for p in protocols
+            )
         except (KeyError, TypeError, AttributeError):
             raise ArcvqError(f"{file}: not a result of arcvq evaluate: without it, the run is measured again") from None
 
@@ -175,6 +178,12 @@ class Run:
         if places.keep_models and self.experiment.name in SMALL["table1"].runs():
             with writing(self.model(places)) as aside:
                 shutil.copytree(folder.model, aside, dirs_exist_ok=True)
+
+
+def _current(protocol: str, measured: dict[str, Any]) -> bool:
+    """Not measured before the protocol was corrected."""
+    now = PROTOCOLS[protocol].hash
+    return bool(measured.get("protocol_hash", now) == now)
 
 
 def _is_look(line: str, file: Path) -> bool:

@@ -123,6 +123,13 @@ def lengths(named: Mapping[str, list[Result]]) -> dict[str, list[Result]]:
     return alike(named, runs, diverged=True)
 
 
+def presets(named: Mapping[str, list[Result]]) -> dict[str, list[Result]]:
+    """The contenders as their presets are, those that were trained so; in the precision of the runs that they stand beside."""
+    beside = lengths(named)
+    found = alike(named, [*beside, *CONTENDERS])
+    return {system: found[system] for system in CONTENDERS if system in found}
+
+
 def after(measured: Mapping[str, list[Result]], each: Contender, epochs: int) -> tuple[Cell | None, Cell | None]:
     """PSNR and usage on the test set after so many epochs: of a run of that length or of a look along the longest."""
     if epochs in each.lengths:

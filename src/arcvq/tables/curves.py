@@ -13,9 +13,9 @@ from typing import Any
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from arcvq.tables.chosen import after, choose, lengths
-from arcvq.tables.results import Result, of_run
-from arcvq.tables.studies import BUDGETS, CONTENDERS, RECIPES, Contender, contenders
+from arcvq.tables.chosen import after, choose, lengths, presets
+from arcvq.tables.results import Result
+from arcvq.tables.studies import BUDGETS, CONTENDERS, RECIPES, Contender, contenders, preset_name
 
 # Enough for every contender and the recipe, and to be told apart.
 COLOURS = (
@@ -36,23 +36,21 @@ class Curve:
 
 
 def curves(named: Mapping[str, list[Result]]) -> Iterator[Curve]:
-    """Of every system its published run, look by look, then the best that tuning made of it, length by length."""
+    """Of every system its preset's run, look by look, then the best that tuning made of it, length by length."""
     chosen, device, measured = choose(named), main_device(named), lengths(named)
-    compared = contenders(chosen)
+    compared, as_they_are = contenders(chosen), presets(named)
     for system in (*CONTENDERS, *([chosen["recipe"]] if "recipe" in chosen else [])):
         tuned = [each for each in compared if each.system == system]
         ran = (r for each in tuned for run in each.experiments() for r in measured.get(run.name, []))
         own = [result for result in ran if not result.diverged]
-        looked = [result for result in of_run(named, system) if result.looks]
+        looked = [result for result in as_they_are.get(system, []) if result.looks]
         if looked:
             points = [
                 (look["epoch"], look["psnr"], look.get("usage") or 0.0)
                 for look in looked[0].looks
                 if look["epoch"] >= FIRST_EPOCH
             ]
-            yield Curve(
-                f"{system}, as published", system, points, False, epoch_seconds(looked[:1], looked + own, device)
-            )
+            yield Curve(preset_name(system), system, points, False, epoch_seconds(looked[:1], looked + own, device))
         points = [point for epochs in BUDGETS for point in _better(measured, tuned, epochs)]
         if points:
             name = f"{system}, tuned" if system in CONTENDERS else system

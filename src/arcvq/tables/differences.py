@@ -9,7 +9,7 @@ from typing import Any
 
 from arcvq.tables.chosen import choose
 from arcvq.tables.paper import TABLES, Row, Table
-from arcvq.tables.results import METRICS, Result, alike, cell, metric_text, number, of_run, table
+from arcvq.tables.results import METRICS, Result, alike, cell, metric_text, number, precision_note, table
 from arcvq.tables.rows import ABSENT, NOTHING, Grouped, printed_numbers, variants
 from arcvq.tables.studies import BUDGETS, HEAVIER, budget_name, contenders
 
@@ -188,26 +188,31 @@ CAUSES = ("best look", "weight × 4", "released code", "tuned rate")
 def causes(grouped: Grouped, printed: dict[str, Any]) -> list[str]:
     """PSNR of Table 1: how far ours is from print, and by how much each thing that may lie behind it moves ours."""
     rows, lines = [], []
+    shown: list[Result] = []
     for data, named in grouped.items():
-        for run in next(each for each in TABLES if each.key == "table1" and isinstance(each, Table)).runs():
+        runs = next(each for each in TABLES if each.key == "table1" and isinstance(each, Table)).runs()
+        measured = alike(named, runs)
+        for run in runs:
+            results = measured.get(run, [])
             target = printed.get(data, {}).get(run, {}).get("psnr")
-            ours = cell(of_run(named, run), "paper", "psnr")
+            ours = cell(results, "paper", "psnr")
             if target is None or ours is None:
                 continue
-            moved = {cause: moves(data, named, run, cause) for cause in CAUSES}
+            shown += results
+            moved = {cause: moves(data, named, run, results, cause) for cause in CAUSES}
             spread = number("psnr", ours.spread) if ours.spread is not None else "one seed"
             cells = [NOTHING if moved[c] is None else _signed(moved[c]) for c in CAUSES]
-            jpeg = _signed(_protocol_gap(of_run(named, run)))
+            jpeg = _signed(_protocol_gap(results))
             rows.append([f"{data}, {run}", f"{ours.mean - target:+.2f}", spread, jpeg, *cells])
             lines.append(f"- {data}, {run}: {verdict(ours.mean - target, moved)}")
     if not rows:
         return ["Nothing of Table 1 is measured under `paper` yet."]
-    return [*table(["PSNR", "ours − print", "spread", "paper − exact", *CAUSES], rows), "", *lines]
+    headings = ["PSNR", "ours − print", "spread", "paper − exact", *CAUSES]
+    return [*table(headings, rows), *precision_note(shown), "", *lines]
 
 
-def moves(data: str, named: dict[str, list[Result]], run: str, cause: str) -> float | str | None:
-    """What the cause changes in ours, "not measured", or None where it does not apply."""
-    results = of_run(named, run)
+def moves(data: str, named: dict[str, list[Result]], run: str, results: list[Result], cause: str) -> float | str | None:
+    """What the cause changes in ours, "not measured", or None where it does not apply. `results` are ours."""
     if cause == "best look":
         gains = [found for result in results if (found := gain(result)) is not None]
         return statistics.fmean(gains) if gains else ABSENT

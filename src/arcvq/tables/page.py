@@ -20,6 +20,7 @@ from arcvq.tables.results import (
     number,
     read_printed,
     read_results,
+    revision_mark,
     table,
 )
 from arcvq.tables.rows import ABSENT, NOTHING, Grouped, printed_numbers, variants
@@ -94,7 +95,9 @@ def small_images(each: Table, grouped: Grouped, printed: dict[str, Any]) -> list
             ours = list(variants(grouped.get(data, {}), row))
             for label, results in ours:
                 shown += results
-                rows += [[label, f"ours, {p}", *our_cells(results, p, columns)] for p in PROTOCOLS]
+                for p in PROTOCOLS:
+                    whose = f"ours, {p}{revision_mark(results, p)}"
+                    rows.append([label, whose, *our_cells(results, p, columns)])
             if numbers and not ours:
                 rows.append([row.label, "ours", *absent(columns)])
             elif not ours:

@@ -13,6 +13,7 @@ from typing import Any
 
 from arcvq.config import to_dict
 from arcvq.errors import ArcvqError
+from arcvq.metrics import PROTOCOLS
 from arcvq.storage import read_json
 from arcvq.systems import parse_system
 
@@ -84,6 +85,11 @@ class Result:
         held = self.document["config"].get("data", {}).get("holdout")
         psnr = self.looks[-1]["psnr"] if held and self.looks and not self.diverged else None
         return psnr if psnr is not None and math.isfinite(psnr) else None
+
+    def outdated(self, protocol: str) -> bool:
+        """Whether it was measured before the protocol was corrected."""
+        found = self.document["protocols"].get(protocol, {}).get("protocol_hash")
+        return found is not None and found != PROTOCOLS[protocol].hash
 
     def metrics(self, protocol: str) -> dict[str, float] | None:
         """What is not a finite number is not a measurement."""
@@ -181,6 +187,11 @@ def precision_note(results: Iterable[Result]) -> list[str]:
     """A line where runs that stand together were not all computed in fp32."""
     found = sorted({result.precision for result in results})
     return ["", f"Trained in {' and '.join(found)}."] if found and found != ["fp32"] else []
+
+
+def revision_mark(results: Iterable[Result], protocol: str) -> str:
+    """For numbers of an earlier revision of their protocol."""
+    return "¹" if any(result.outdated(protocol) for result in results) else ""
 
 
 def cell(results: Iterable[Result], protocol: str, metric: str) -> Cell | None:

@@ -110,15 +110,20 @@ def _candidate(name: str, says: str, *settings: str, preset: str = "arcvq-vae", 
     return Experiment(f"scaffold-{name}", preset, own, says)
 
 
+def _on_draws(name: str, says: str, *settings: str, variance: float = 0.05, rate: str = "4e-3") -> Experiment:
+    """On SQ-VAE, its draws nearly sure of themselves from the start: its own variance begins far wider than a unit ball's codes lie
+    apart."""
+    sharp = ("--quantizer.floor=0", f"--quantizer.start_variance={variance}")
+    what = f"on SQ-VAE's draws, with a free variance from {variance}{says}"
+    return _candidate(f"sq{name}", what, *settings, *sharp, preset="sq-vae", rate=rate)
+
+
 def _weight(**settings: Any) -> tuple[str, ...]:
     return tuple(f"--quantizer.arc.{key}={value}" for key, value in settings.items())
 
 
 # As SQ-VAE has it: the better the images, the more an error of theirs weighs beside the latents' terms.
 LIKELIHOOD = "--objective.reconstruction=likelihood"
-# SQ-VAE's draws, nearly sure of themselves from the start: its own variance begins far wider than a unit ball's codes lie apart.
-SHARP = ("--quantizer.floor=0", "--quantizer.start_variance=0.05")
-
 # The ball puts codes there in its first step; without one they begin eight times as far out.
 SPHERE = "--quantizer.start=unit-sphere"
 
@@ -147,28 +152,24 @@ CANDIDATES = [
     _candidate("ema", "on running means", *FAST, EUCLIDEAN, preset="vq-vae-ema-samp"),
     _candidate("cvq", "on CVQ-VAE's anchors", *FAST, EUCLIDEAN, preset="cvq-vae-samp"),
     _candidate("likelihood", "the reconstruction as a likelihood", *FAST, EUCLIDEAN, LIKELIHOOD),
-    _candidate("likelihood-restart", "the same, with restarts of dead codes", *FAST, EUCLIDEAN, LIKELIHOOD, "--quantizer.restart={}"),
-    _candidate("sq", "on SQ-VAE's draws, with a free variance from 0.05", *FAST, *SHARP, preset="sq-vae"),
-    _candidate("sq-light", "the same, γ0 = 0.1", *FAST, *SHARP, *_weight(weight=0.1), preset="sq-vae"),
-    _candidate("sq-lighter", "the same, γ0 = 0.03", *FAST, *SHARP, *_weight(weight=0.03), preset="sq-vae"),
-    _candidate("sq-light-rate", "the same, γ0 = 0.1, learning rate 8e-3", *FAST, *SHARP, *_weight(weight=0.1),
-               preset="sq-vae", rate="8e-3"),
-    _candidate("sq-sharper", "on SQ-VAE's draws, with a free variance from 0.02", *FAST, SHARP[0], "--quantizer.start_variance=0.02",
-               preset="sq-vae"),
-    _candidate("sq-rate", "on SQ-VAE's draws, with a free variance from 0.05, learning rate 2e-3", *FAST, *SHARP,
-               preset="sq-vae", rate="2e-3"),
+    _candidate("likelihood-restart", "the reconstruction as a likelihood, with restarts of dead codes", *FAST, EUCLIDEAN, LIKELIHOOD,
+               "--quantizer.restart={}"),
+    _on_draws("", "", *FAST),
+    _on_draws("-light", ", γ0 = 0.1", *FAST, *_weight(weight=0.1)),
+    _on_draws("-lighter", ", γ0 = 0.03", *FAST, *_weight(weight=0.03)),
+    _on_draws("-light-rate", ", γ0 = 0.1, learning rate 8e-3", *FAST, *_weight(weight=0.1), rate="8e-3"),
+    _on_draws("-sharper", "", *FAST, variance=0.02),
+    _on_draws("-rate", ", learning rate 2e-3", *FAST, rate="2e-3"),
     # Controls: what is left when a part is.
     _candidate("no-arc", "control: without ArcLoss", EUCLIDEAN, "--quantizer.arc=null", *FAST[:2]),
     _candidate("no-ball", "control: without ball", EUCLIDEAN, "--quantizer.ball=null", *FAST[2:]),
     _candidate("neither", "control: without both", EUCLIDEAN, *NEITHER),
     _candidate("neither-likelihood", "control: without both, the reconstruction as a likelihood", EUCLIDEAN, *NEITHER, LIKELIHOOD),
-    _candidate("sq-no-arc", "control: on SQ-VAE's draws, without ArcLoss", *FAST[:2], *SHARP, preset="sq-vae"),
-    _candidate("sq-no-ball", "control: on SQ-VAE's draws, without ball", *FAST[2:], *SHARP, preset="sq-vae"),
-    _candidate("sq-neither", "control: SQ-VAE itself, with a free variance from 0.05", *SHARP, preset="sq-vae"),
-    _candidate("sq-no-ball-sphere", "the same control without ball, its codes started on the unit sphere", *FAST[2:], *SHARP, SPHERE,
-               preset="sq-vae"),
-    _candidate("sq-neither-sphere", "control: SQ-VAE itself, so started, with a free variance from 0.05", *SHARP, SPHERE,
-               preset="sq-vae"),
+    _on_draws("-no-arc", ": control, without ArcLoss", *FAST[:2]),
+    _on_draws("-no-ball", ": control, without ball", *FAST[2:]),
+    _on_draws("-neither", ": control, without both"),
+    _on_draws("-no-ball-sphere", ", codes started on the unit sphere: control, without ball", *FAST[2:], SPHERE),
+    _on_draws("-neither-sphere", ", codes started on the unit sphere: control, without both", SPHERE),
 ]  # fmt: skip
 # What is held against the others, and never chosen: it is no recipe for SAMP.
 WITHOUT_SAMP = ("scaffold-neither", "scaffold-neither-likelihood", "scaffold-sq-neither", "scaffold-sq-neither-sphere")
@@ -184,6 +185,11 @@ RECIPE = [
 
 def budget_name(name: str, epochs: int) -> str:
     return f"{name}-{epochs}epochs"
+
+
+def preset_name(system: str) -> str:
+    """What a system is called where its preset, as it is, stands beside what was tuned."""
+    return f"{system}, its preset"
 
 
 def tuned_name(system: str, how: Iterable[str]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from arcvq.tables.chosen import Tuned, after, choose, held_out, lengths, recipe_runs, scores, tried, tune
+from arcvq.tables.chosen import Tuned, after, choose, held_out, lengths, presets, recipe_runs, scores, tried, tune
 from arcvq.tables.experiments import Experiment
 from arcvq.tables.results import Cell, Result, alike, cell, metric_text, number, of_run, precision_note, table
 from arcvq.tables.rows import NOTHING, Grouped
@@ -24,6 +24,7 @@ from arcvq.tables.studies import (
     budget_name,
     contenders,
     grid_name,
+    preset_name,
     tuning,
 )
 
@@ -67,8 +68,13 @@ def recipe_page(grouped: Grouped, _: dict[str, Any]) -> list[str]:
     found, chosen = scores(named, runs), choose(named).get("recipe")
     ranked = sorted(runs, key=lambda name: -found[name].mean if name in found else 0.0)
     measured = alike(named, (run.name for run in runs.values()))
+    ran = tried(named, runs)
     rows = [
-        [_bold(name, name == chosen), RECIPES[name].says, *short_cells(measured.get(runs[name].name, []))]
+        [
+            _bold(name, name == chosen),
+            RECIPES[name].says,
+            *short_cells(measured.get(runs[name].name, []), diverged=name in ran and name not in found),
+        ]
         for name in ranked
     ]
     rivals = [rival for system in CONTENDERS if (rival := best_of(named, system))]
@@ -78,7 +84,7 @@ def recipe_page(grouped: Grouped, _: dict[str, Any]) -> list[str]:
         rows.append([rival.run, says, *short_cells(results)])
     note = precision_note(r for results in (*measured.values(), *nearest.values()) for r in results)
     headings = ["candidate", "what it is", "PSNR, held out", "PSNR, exact", "usage"]
-    settled = f"Chosen: `{chosen}`." if chosen else f"Open: {len(tried(named, runs))} of {len(runs)} candidates tried."
+    settled = f"Chosen: `{chosen}`." if chosen else f"Open: {len(ran)} of {len(runs)} candidates tried."
     return [*table(headings, rows, left=2), "", settled, *note]
 
 
@@ -100,7 +106,9 @@ def best_of(named: dict[str, list[Result]], system: str) -> Best | None:
     return Best(system, tuning(system, [how])[how].name, each.scores[how].mean, each.settled)
 
 
-def short_cells(results: list[Result]) -> list[str]:
+def short_cells(results: list[Result], diverged: bool = False) -> list[str]:
+    if diverged:
+        return ["diverged", NOTHING, NOTHING]
     found = held_out(results)
     cells = [metric_text(metric, cell(results, "exact", metric), len(results), NOTHING) for metric in ("psnr", "usage")]
     return [metric_text("psnr", found, len(results), NOTHING), *cells]
@@ -128,15 +136,12 @@ Point = tuple[Cell | None, Cell | None]  # PSNR and usage
 
 
 def points(named: dict[str, list[Result]]) -> dict[tuple[str, int], Point]:
-    """Name and length → what came out on the test set; Table 1's own settings are rivals too."""
-    chosen, measured = choose(named), lengths(named)
+    """Name and length → what came out on the test set; presets as they are are rivals too, tuned or not."""
+    chosen, measured, as_they_are = choose(named), lengths(named), presets(named)
     found: dict[tuple[str, int], Point] = {}
-    for system in chosen["tuned"]:
-        published = alike(named, [*measured, system]).get(system, [])
-        found[f"{system}, as published", BUDGETS[-1]] = (
-            cell(published, "exact", "psnr"),
-            cell(published, "exact", "usage"),
-        )
+    for system in CONTENDERS:
+        results = as_they_are.get(system, [])
+        found[preset_name(system), BUDGETS[-1]] = cell(results, "exact", "psnr"), cell(results, "exact", "usage")
     for each in contenders(chosen):
         found |= {(each.name, epochs): after(measured, each, epochs) for epochs in BUDGETS if each.tells_of(epochs)}
     return found
@@ -156,10 +161,23 @@ def budgets_page(grouped: Grouped, printed: dict[str, Any]) -> list[str]:
     chosen, measured, at = choose(named), lengths(named), points(named)
     recipe = chosen.get("recipe")
     names = sorted(dict.fromkeys(name for name, _ in at), key=lambda name: name == recipe)  # the recipe last
-    rows = [[name, *(_budget_cell(*at.get((name, n), (None, None))) for n in BUDGETS)] for name in names]
+    diverged = {name for name, results in measured.items() if all(result.diverged for result in results)}
+    rows = [
+        [
+            name,
+            *(
+                "diverged"
+                if budget_name(name, n) in diverged and at[name, n][0] is None
+                else _budget_cell(*at.get((name, n), (None, None)))
+                for n in BUDGETS
+            ),
+        ]
+        for name in names
+    ]
     untuned = [system for system in CONTENDERS if system not in chosen["tuned"]]
     lines = table(["system", *(f"{epochs} epochs" for epochs in BUDGETS)], rows) if rows else []
-    lines += [*precision_note(result for results in measured.values() for result in results), ""]
+    shown = [*measured.values(), *presets(named).values()]
+    lines += [*precision_note(result for results in shown for result in results), ""]
     lines += [f"Not tuned yet: {', '.join(untuned)}.", ""] if untuned else []
     if recipe is None:
         return [*lines, "No recipe is chosen yet."]
