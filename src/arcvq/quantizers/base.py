@@ -233,6 +233,12 @@ class Quantizer(nn.Module):
         """What makes a mean over this process's tokens a part of the mean over everyone's. Waits for them: only when it synchronizes."""
         return distributed.shard_weight(self.token_count(latents, valid))
 
+    def code_counts(self, step: Record) -> Tensor:
+        """(K,): how many tokens fell on each code, over all processes whatever the mode. For upkeep, which belongs to training even
+        when it is called after an eval()."""
+        assert step.tokens is not None
+        return distributed.sum_over_processes(token_counts(step.tokens, self.config.codebook_size))
+
     def token_count(self, latents: Tensor, valid: Tensor | None) -> Tensor:
         """How many tokens this process has; of one dtype with a mask and without, so that processes can be summed."""
         if valid is None:

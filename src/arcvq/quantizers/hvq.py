@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from arcvq import distributed
 from arcvq.errors import ArcvqError
-from arcvq.functional import Schedule, distance_logits, divergence_from_uniform, gumbel, relaxed_one_hot, token_counts
+from arcvq.functional import Schedule, distance_logits, divergence_from_uniform, gumbel, relaxed_one_hot
 from arcvq.functional.precision import matmul, without_autocast
 from arcvq.quantizers.base import Quantizer, QuantizerConfig, check_weights
 from arcvq.quantizers.quantized import Record
@@ -125,9 +125,7 @@ class HVQ(Quantizer):
     def upkeep(self, records: Sequence[Record]) -> None:
         super().upkeep(records)
         if self.config.revival:
-            tokens = Record.join(records).tokens
-            assert tokens is not None
-            self._revive_(distributed.sum_over_processes(token_counts(tokens, self.config.codebook_size)))
+            self._revive_(self.code_counts(Record.join(records)))
 
     @torch.no_grad()
     def _revive_(self, counts: Tensor) -> None:

@@ -13,7 +13,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from arcvq import distributed
 from arcvq.errors import ArcvqError
 from arcvq.functional import (
     Schedule,
@@ -22,7 +21,6 @@ from arcvq.functional import (
     negative_entropy,
     relaxed_one_hot,
     straight_through,
-    token_counts,
 )
 from arcvq.functional.precision import compute_dtype, matmul, without_autocast
 from arcvq.functional.schedules import TimeUnit
@@ -147,9 +145,7 @@ class SQ(Quantizer):
         super().upkeep(records)
         with torch.no_grad():
             if self.samp.observes:
-                tokens = Record.join(records).tokens
-                assert tokens is not None
-                self.samp.observe_(distributed.sum_over_processes(token_counts(tokens, self.config.codebook_size)))
+                self.samp.observe_(self.code_counts(Record.join(records)))
             self.samp.bound_(self.codebook, self.step)
 
     def variance(self, latents: Tensor, valid: Tensor | None) -> Tensor:

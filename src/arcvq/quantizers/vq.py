@@ -18,7 +18,6 @@ from arcvq.functional import (
     lookup,
     rotate,
     straight_through,
-    token_counts,
     unit,
     vq_loss,
 )
@@ -155,9 +154,7 @@ class VQ(Quantizer):
         with torch.no_grad():
             if self.moves_codes or restart or self.samp.observes:
                 step = Record.join(records)
-                assert step.tokens is not None
-                # Of all processes whatever the mode: upkeep belongs to training, even when it is called after an eval().
-                counts = distributed.sum_over_processes(token_counts(step.tokens, self.config.codebook_size))
+                counts = self.code_counts(step)
                 self.move_(step, counts)
                 if restart:
                     self.restart_(records[-1].latents, records[-1].valid, counts, restart)
