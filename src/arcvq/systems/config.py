@@ -57,7 +57,7 @@ class TrainingConfig:
     """epochs or steps    how long; give one
     schedule           of the learning rate: constant, or cosine (down to final_rate × learning_rate at the end)
     flat_share         of each stage, before the cosine begins
-    warmup_steps       linear, from 0
+    warmup_steps       the rate of step n of them is n/warmup_steps of the schedule's, which begins at the first step all the same
     accumulate         micro-batches per optimizer step; the ArcLoss contrasts tokens within a micro-batch
     gradient_clip      largest global norm of the gradient; none by default
     precision          fp32, bf16 or fp16 for the trunk; the quantizer is float32 in all of them
