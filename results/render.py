@@ -56,6 +56,7 @@ def readme_section() -> str:
                 numbers = printed[data][name]
                 cells = [number(metric, numbers[metric]) if metric in numbers else "–" for metric in COLUMNS]
                 rows.append([name, "printed in the paper", "–", *cells])
+        marked = any(revision_mark(shown, protocol) for protocol in ("exact", "paper"))
         headings = ["system", "protocol", "seeds", *(METRICS[metric][0] for metric in COLUMNS)]
         if rows:
             lines += [
@@ -63,6 +64,7 @@ def readme_section() -> str:
                 "",
                 *table(headings, rows, left=2),
                 "",
+                *["¹ Measured under the protocol's first revision: RESULTS.md says more.", ""] * marked,
             ]
     return "\n".join(lines).strip()
 

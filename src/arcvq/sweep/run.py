@@ -9,14 +9,13 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from arcvq.config import nearest, to_dict
 from arcvq.errors import ArcvqError
 from arcvq.metrics import PROTOCOLS
 from arcvq.storage import read_json, write_bytes, write_json, writing
 from arcvq.systems import preset_names
-from arcvq.tables import EXPERIMENTS, TABLES, Experiment, Table
+from arcvq.tables import EXPERIMENTS, TABLES, Experiment, Result, Table
 from arcvq.training import RunFolder
 from arcvq.training.environment import today
 
@@ -118,9 +117,10 @@ class Run:
         protocols, metrics = (("exact",), {"psnr"}) if self.experiment.quick else (PROTOCOLS, {"lpips", "rfid"})
         file = self.result(places)
         try:
-            found = read_json(file, "a result")["protocols"]
+            result = Result(self.data, read_json(file, "a result"))
+            found = result.document["protocols"]
             return all(
-                p in found and metrics <= found[p]["metrics"].keys() and _current(p, found[p]) for p in protocols
+                p in found and metrics <= found[p]["metrics"].keys() and not result.outdated(p) for p in protocols
             )
         except (KeyError, TypeError, AttributeError):
             raise ArcvqError(f"{file}: not a result of arcvq evaluate: without it, the run is measured again") from None
@@ -178,12 +178,6 @@ class Run:
         if places.keep_models and self.experiment.name in SMALL["table1"].runs():
             with writing(self.model(places)) as aside:
                 shutil.copytree(folder.model, aside, dirs_exist_ok=True)
-
-
-def _current(protocol: str, measured: dict[str, Any]) -> bool:
-    """Not measured before the protocol was corrected."""
-    now = PROTOCOLS[protocol].hash
-    return bool(measured.get("protocol_hash", now) == now)
 
 
 def _is_look(line: str, file: Path) -> bool:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from arcvq.tables.chosen import choose
-from arcvq.tables.paper import TABLES, Row, Table
-from arcvq.tables.results import METRICS, Result, alike, cell, metric_text, number, precision_note, table
+from arcvq.tables.paper import TABLE_1, TABLES, Row, Table
+from arcvq.tables.results import METRICS, Result, alike, cell, metric_text, number, precision_note, revision_mark, table
 from arcvq.tables.rows import ABSENT, NOTHING, Grouped, printed_numbers, variants
 from arcvq.tables.studies import BUDGETS, HEAVIER, budget_name, contenders
 
@@ -39,7 +39,7 @@ def beside_print(data: str, named: dict[str, list[Result]], printed: dict[str, A
             for label, results in variants(named, Row(row.run, row.run)):
                 measured = [result for result in results if result.metrics("paper") is not None]
                 if measured:
-                    yield Beside(f"{label}{where}", row.run, measured, numbers)
+                    yield Beside(f"{label}{where}{revision_mark(measured, 'paper')}", row.run, measured, numbers)
 
 
 def differences(grouped: Grouped, printed: dict[str, Any]) -> list[str]:
@@ -190,9 +190,8 @@ def causes(grouped: Grouped, printed: dict[str, Any]) -> list[str]:
     rows, lines = [], []
     shown: list[Result] = []
     for data, named in grouped.items():
-        runs = next(each for each in TABLES if each.key == "table1" and isinstance(each, Table)).runs()
-        measured = alike(named, runs)
-        for run in runs:
+        measured = alike(named, TABLE_1.runs())
+        for run in TABLE_1.runs():
             results = measured.get(run, [])
             target = printed.get(data, {}).get(run, {}).get("psnr")
             ours = cell(results, "paper", "psnr")
@@ -203,7 +202,9 @@ def causes(grouped: Grouped, printed: dict[str, Any]) -> list[str]:
             spread = number("psnr", ours.spread) if ours.spread is not None else "one seed"
             cells = [NOTHING if moved[c] is None else _signed(moved[c]) for c in CAUSES]
             jpeg = _signed(_protocol_gap(results))
-            rows.append([f"{data}, {run}", f"{ours.mean - target:+.2f}", spread, jpeg, *cells])
+            rows.append(
+                [f"{data}, {run}{revision_mark(results, 'paper')}", f"{ours.mean - target:+.2f}", spread, jpeg, *cells]
+            )
             lines.append(f"- {data}, {run}: {verdict(ours.mean - target, moved)}")
     if not rows:
         return ["Nothing of Table 1 is measured under `paper` yet."]

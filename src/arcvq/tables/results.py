@@ -183,10 +183,15 @@ def of_run(named: Mapping[str, list[Result]], run: str) -> list[Result]:
     return alike(named, [run]).get(run, [])
 
 
-def precision_note(results: Iterable[Result]) -> list[str]:
-    """A line where runs that stand together were not all computed in fp32."""
+def precisions(results: Iterable[Result]) -> str:
+    """In words, where runs that stand together were not all computed in fp32."""
     found = sorted({result.precision for result in results})
-    return ["", f"Trained in {' and '.join(found)}."] if found and found != ["fp32"] else []
+    return "" if found == ["fp32"] else " and ".join(found)
+
+
+def precision_note(results: Iterable[Result]) -> list[str]:
+    words = precisions(results)
+    return ["", f"Trained in {words}."] if words else []
 
 
 def revision_mark(results: Iterable[Result], protocol: str) -> str:

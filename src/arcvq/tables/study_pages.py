@@ -10,7 +10,7 @@ from typing import Any
 from arcvq.tables.chosen import Tuned, after, choose, held_out, lengths, presets, recipe_runs, scores, tried, tune
 from arcvq.tables.experiments import Experiment
 from arcvq.tables.results import Cell, Result, alike, cell, metric_text, number, of_run, precision_note, table
-from arcvq.tables.rows import NOTHING, Grouped
+from arcvq.tables.rows import ABSENT, NOTHING, Grouped
 from arcvq.tables.studies import (
     BUDGETS,
     CONTENDERS,
@@ -196,16 +196,13 @@ def standing(recipe: str, psnrs: dict[str, float | None]) -> str:
     rivals = {name: psnr for name, psnr in psnrs.items() if name != recipe and psnr is not None}
     ours = psnrs.get(recipe)
     if ours is None or not rivals:
-        return "not measured"
+        return ABSENT
     first = max(rivals, key=lambda name: rivals[name])
     count = f"of {len(rivals)}" + f" measured of {len(psnrs) - 1}" * (len(rivals) < len(psnrs) - 1)
+    gap = round(ours - rivals[first], 2)
+    word = f"{'ahead' if gap > 0 else 'behind'} by {abs(gap):.2f}" if gap else "level"
     best_rival = f"best rival ({count}) `{first}` {number('psnr', rivals[first])}"
-    return f"`{recipe}` {number('psnr', ours)}, {best_rival}: {gap_words(ours, rivals[first])}"
-
-
-def gap_words(ours: float, theirs: float) -> str:
-    gap = round(ours - theirs, 2)
-    return f"{'ahead' if gap > 0 else 'behind'} by {abs(gap):.2f}" if gap else "level"
+    return f"`{recipe}` {number('psnr', ours)}, {best_rival}: {word}"
 
 
 def aims(results: list[Result], printed: dict[str, Any]) -> list[str]:

@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from arcvq.tables.chosen import choose, recipe_runs, scores
-from arcvq.tables.paper import TABLES, Table
-from arcvq.tables.results import METRICS, Result, alike, cell, metric_text, number
-from arcvq.tables.rows import Grouped, variants
-from arcvq.tables.studies import CONTENDERS
-from arcvq.tables.study_pages import DATA, best_of, gap_words, lengths_of_all
+from arcvq.tables.paper import TABLE_1, TABLES, Table
+from arcvq.tables.results import METRICS, Result, alike, cell, metric_text, number, precisions, revision_mark
+from arcvq.tables.rows import ABSENT, Grouped, variants
+from arcvq.tables.studies import CONTENDERS, WITHOUT_SAMP
+from arcvq.tables.study_pages import DATA, best_of, lengths_of_all, standing
 
-TABLE_1 = next(each for each in TABLES if isinstance(each, Table) and each.key == "table1")
 # What systems are ranked by: by PSNR as it should be measured, by rFID as the paper measures it, and by how much of the codebook lives.
 RANKINGS = (("psnr", "exact"), ("rfid", "paper"), ("usage", "exact"))
 
 
 def summary(grouped: Grouped, printed: dict[str, Any]) -> list[str]:
     lines = [line for data in TABLE_1.data for line in published(data, grouped.get(data, {}), printed.get(data, {}))]
-    lines += [*tuned(grouped.get(DATA, {})), *standing(grouped.get(DATA, {})), *progress(grouped)]
+    lines += [*tuned(grouped.get(DATA, {})), *beside_rivals(grouped.get(DATA, {})), *progress(grouped)]
     return [f"- {line}" for line in lines]
 
 
 def published(data: str, named: dict[str, list[Result]], printed: dict[str, Any]) -> list[str]:
     """Table 1's systems at the published settings, best first; then what the paper's method gains over the plain one."""
     measured = alike(named, TABLE_1.runs())
-    how = f"{data}, published settings{precisions(r for results in measured.values() for r in results)}"
+    shown = [result for results in measured.values() for result in results]
+    how = f"{data}, published settings{f' in {words}' if (words := precisions(shown)) else ''}"
     lines = []
     for metric, protocol in RANKINGS:
         found = {
@@ -38,21 +37,16 @@ def published(data: str, named: dict[str, list[Result]], printed: dict[str, Any]
         ranked = sorted(found, key=lambda label: found[label].mean if down else -found[label].mean)
         said = ", ".join(f"{label} {metric_text(metric, found[label], found[label].seeds)}" for label in ranked)
         if said:
-            lines.append(f"{how}, {METRICS[metric][0]} (`{protocol}`): {said}.")
+            lines.append(f"{how}, {METRICS[metric][0]} (`{protocol}`{revision_mark(shown, protocol)}): {said}.")
     plain, method = TABLE_1.rows[0], TABLE_1.rows[-1]
     ours = [cell(measured.get(row.run, []), "paper", "psnr") for row in (plain, method)]
     print_ = [printed.get(row.run, {}).get("psnr") for row in (plain, method)]
     if ours[0] and ours[1] and None not in print_:
         lines.append(
-            f"{data}, {method.label} over {plain.label} in PSNR (`paper`): "
+            f"{data}, {method.label} over {plain.label} in PSNR (`paper`{revision_mark(shown, 'paper')}): "
             f"{ours[1].mean - ours[0].mean:+.2f} dB, in print {print_[1] - print_[0]:+.2f}."
         )
     return lines
-
-
-def precisions(results: Iterable[Result]) -> str:
-    found = sorted({result.precision for result in results})
-    return f" in {' and '.join(found)}" if found != ["fp32"] else ""
 
 
 def tuned(named: dict[str, list[Result]]) -> list[str]:
@@ -63,7 +57,7 @@ def tuned(named: dict[str, list[Result]]) -> list[str]:
     ranked = sorted(found, key=lambda best: -best.psnr)
     said = ", ".join(f"{best.system} {number('psnr', best.psnr)}" for best in ranked)
     lines = [f"{DATA}, 100 epochs, each at the best rate and schedule tried, PSNR on held-out images: {said}."]
-    tried = scores(named, recipe_runs())
+    tried = {name: score for name, score in scores(named, recipe_runs()).items() if name not in WITHOUT_SAMP}
     if tried:
         first = max(tried, key=lambda name: tried[name].mean)
         lines.append(
@@ -72,18 +66,13 @@ def tuned(named: dict[str, list[Result]]) -> list[str]:
     return lines
 
 
-def standing(named: dict[str, list[Result]]) -> list[str]:
-    """The recipe against the best of everyone else, length by length."""
+def beside_rivals(named: dict[str, list[Result]]) -> list[str]:
+    """The recipe against the best of everyone else, length by length, as far as there is something to say."""
     recipe = choose(named).get("recipe")
     if recipe is None:
         return []
-    found = {}
-    for epochs, psnrs in lengths_of_all(named).items():
-        ours, rivals = psnrs.pop(recipe, None), [psnr for psnr in psnrs.values() if psnr is not None]
-        if ours is not None and rivals:
-            found[epochs] = gap_words(ours, max(rivals))
-    said = "; ".join(f"{epochs} epochs: {words}" for epochs, words in found.items())
-    return [f"{DATA}, `{recipe}` beside the best tuned rival, PSNR on the test set: {said}."] if said else []
+    said = [(epochs, standing(recipe, psnrs)) for epochs, psnrs in lengths_of_all(named).items()]
+    return [f"{DATA}, {epochs} epochs, PSNR on the test set: {words}." for epochs, words in said if words != ABSENT]
 
 
 def progress(grouped: Grouped) -> list[str]:
