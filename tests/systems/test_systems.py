@@ -229,3 +229,11 @@ def test_a_hierarchy_says_what_it_cannot_do(data: dict[str, Any], message: str) 
 def test_samp_is_refused_where_there_is_no_codebook_to_put_it_on(name: str, option: str) -> None:
     message = message_of({"system": name, **LENGTH, "quantizer": {option: {}}})
     assert message.startswith(f"unknown key 'quantizer.{option}'")
+
+
+@pytest.mark.parametrize("kind", ["I", "II", "III", "IV"])
+def test_every_type_of_sq_vae_is_built_from_a_preset(kind: str) -> None:
+    tokenizer: Any = load_system("sample/sq-vae", [f"--quantizer.type={kind}"]).build_tokenizer(1, (28, 28), 10).train()
+    assert tokenizer.quantizer.config.positions == 49
+    _, quantized = tokenizer(torch.rand(2, 1, 28, 28) * 2 - 1)
+    assert quantized.loss.isfinite()

@@ -319,6 +319,12 @@ def through(projection: nn.Module, rows: Tensor) -> Tensor:
     return projection(rows.to(projection.weight.dtype)) if isinstance(projection, nn.Linear) else rows
 
 
+def check_sizes(**sizes: int | None) -> None:
+    for name, size in sizes.items():
+        if size is not None and size < 1:
+            raise ArcvqError(f"{name} must be at least 1, got {size}")
+
+
 def check_weights(**weights: float) -> None:
     for name, weight in weights.items():
         if weight < 0:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from arcvq.errors import ArcvqError
 from arcvq.functional.precision import compute_dtype, without_autocast
-from arcvq.quantizers.base import Quantizer, QuantizerConfig, check_weights, through
+from arcvq.quantizers.base import Quantizer, QuantizerConfig, check_sizes, check_weights, through
 
 
 @dataclass(kw_only=True)
@@ -35,9 +35,7 @@ class ContinuousConfig(QuantizerConfig):
                 raise ArcvqError(
                     f"{name}: a continuous bottleneck has no codes; leave it out (latent_dim is its width)"
                 )
-        for name in ("latent_dim", "positions", "elements"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise ArcvqError(f"{name} must be at least 1, got {getattr(self, name)}")
+        check_sizes(latent_dim=self.latent_dim, positions=self.positions, elements=self.elements)
         check_weights(weight=self.weight)
 
 

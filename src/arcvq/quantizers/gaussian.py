@@ -20,8 +20,6 @@ class Gaussian(Continuous):
 
     def posterior(self, parameters: Tensor, draw: bool) -> tuple[Tensor, Tensor]:
         mean, log_variance = parameters.chunk(2, dim=1)
-        log_variance = log_variance.clamp(
-            -30, 20
-        )  # beyond that the loss of one image drowns all others, or is not finite
+        log_variance = log_variance.clamp(-30, 20)  # beyond that one image's loss drowns all others', or is not finite
         z = mean + torch.exp(0.5 * log_variance) * torch.randn_like(mean) if draw else mean
         return z, gaussian_kl(mean, log_variance)

@@ -24,7 +24,7 @@ from arcvq.functional import (
 )
 from arcvq.functional.precision import compute_dtype, matmul, without_autocast
 from arcvq.functional.schedules import TimeUnit
-from arcvq.quantizers.base import Quantizer, QuantizerConfig, through
+from arcvq.quantizers.base import Quantizer, QuantizerConfig, check_sizes, through
 from arcvq.quantizers.quantized import Record
 from arcvq.quantizers.samp import Arc, Ball, Samp
 from arcvq.quantizers.start import starting_codes
@@ -82,9 +82,7 @@ class SQConfig(QuantizerConfig):
             raise ArcvqError(
                 f"start_variance must be positive and floor not negative, got {self.start_variance} and {self.floor}"
             )
-        for name in ("positions", "elements"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise ArcvqError(f"{name} must be at least 1, got {getattr(self, name)}")
+        check_sizes(positions=self.positions, elements=self.elements)
 
 
 class SQ(Quantizer):
