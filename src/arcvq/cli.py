@@ -200,7 +200,9 @@ def build_parser() -> argparse.ArgumentParser:
     )
     sub.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="default: results")
     sub.add_argument("--models", type=Path, default=Path("models"), metavar="DIR", help="default: models")
-    sub.add_argument("--keep-models", action="store_true", help="copy the models of Table 1 into --models")
+    sub.add_argument(
+        "--keep-models", action="store_true", help="copy the models of Table 1 and of the recipe into --models"
+    )
     sub.add_argument(
         "--parallel",
         type=_positive,

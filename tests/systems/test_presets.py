@@ -78,7 +78,8 @@ TABLE = [f"{data}/{name}" for data in DATA_SETS for name in NAMES]
 
 def test_every_data_set_has_every_preset() -> None:
     others = [f"{data}/{name}" for data in DATA_SETS for name in OTHERS]
-    assert preset_names() == sorted([*TABLE, *others, "sample/tiny"])
+    recipes = [f"{data}/arcvq-scaffold" for data in DATA_SETS]
+    assert preset_names() == sorted([*TABLE, *others, *recipes, "sample/tiny"])
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -89,6 +90,19 @@ def test_another_systems_preset_is_what_its_path_says_at_the_same_budget(data: s
     assert {key: getattr(system.quantizer, key) for key in OTHERS[name]} == OTHERS[name]
     assert system.objective.reconstruction == ("likelihood" if name in ELBO else "mse")
     assert (system.tokenizer, system.data, system.training) == (beside.tokenizer, beside.data, beside.training)
+
+
+@pytest.mark.parametrize("data", DATA_SETS)
+def test_the_recipe_is_the_same_on_every_data_set_at_table_1_s_budget(data: str) -> None:
+    """That it is what was chosen on CIFAR-10 is tested with the studies."""
+    system, chosen, beside = (
+        load_system(f"{each}") for each in (f"{data}/arcvq-scaffold", "cifar10/arcvq-scaffold", f"{data}/vq-vae")
+    )
+    assert (system.title, system.system) == ("arcvq-scaffold", "sq-vae")
+    assert (system.quantizer, system.objective) == (chosen.quantizer, chosen.objective)
+    assert (system.tokenizer, system.data) == (beside.tokenizer, beside.data)
+    length = (system.training.epochs, system.training.steps, system.training.evaluations, system.training.seed)
+    assert length == (beside.training.epochs, beside.training.steps, beside.training.evaluations, beside.training.seed)
 
 
 @pytest.mark.parametrize("data", DATA_SETS)

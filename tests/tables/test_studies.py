@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -13,7 +13,7 @@ from test_results_page import block, rows
 
 from arcvq import ArcvqError
 from arcvq.config import to_dict
-from arcvq.systems import load_system, preset_names
+from arcvq.systems import load_system
 from arcvq.tables import Experiment, chosen_text, group, read_results, results_page
 from arcvq.tables.chosen import CHOSEN, choose
 from arcvq.tables.curves import budget_curves, curves
@@ -21,14 +21,17 @@ from arcvq.tables.results import Result, of_run
 from arcvq.tables.studies import (
     BUDGETS,
     CONTENDERS,
+    CONTROLS,
     GRID,
     HEAVIER,
     LADDER,
     LEARNING,
     RECIPE,
+    RECIPE_PRESET,
     RECIPES,
     SCHEDULES,
     STRETCHED,
+    WITHOUT_SAMP,
     budgets,
     tuning,
     tunings,
@@ -180,9 +183,9 @@ def test_only_runs_of_one_precision_are_compared(folder: Path, add: Add) -> None
 def test_what_is_chosen_is_run_at_every_length() -> None:
     found = budgets({"tuned": VQ_VAE, "recipe": "scaffold-ema"})
     names = ["scaffold-ema-25epochs", "vq-vae-lr2e-3-500epochs", "vq-vae-lr1e-3-cosine-25epochs"]
-    assert [run.name for run in (found[0], *found[5:7])] == names
-    assert len(found) == 2 * len(BUDGETS) + 1
-    assert [run.quick for run in found[:6]] == [True] * 4 + [False] * 2
+    assert [run.name for run in (found[0], *found[6:8])] == names
+    assert len(found) == 2 * len(BUDGETS) + 2
+    assert [run.quick for run in found[:7]] == [True] * 4 + [False] * 3
     system: Any = load_system(f"cifar10/{found[0].preset}", found[0].settings)
     assert (system.training.epochs, system.data.holdout, system.quantizer.metric) == (25, None, "euclidean")
     assert system.quantizer.arc.time == system.quantizer.ball.time == "fraction"
@@ -191,6 +194,49 @@ def test_what_is_chosen_is_run_at_every_length() -> None:
     assert len(budgets({"tuned": {"fsq": {"cosine": "4e-3"}}})) == len(BUDGETS) + 1  # all at a constant rate diverged
     assert budgets({"tuned": {}, "recipe": "one of another version"}) == []
     assert budgets(CHOSEN) == budgets(json.loads(json.dumps(CHOSEN)))
+
+
+def test_a_recipe_is_run_at_the_lower_rate_too_and_without_samp() -> None:
+    lower, *without = budgets({"tuned": {}, "recipe": "scaffold-sq-light"})[len(BUDGETS) :]
+    assert lower.name == "scaffold-sq-light-lr1e-3-cosine-500epochs"
+    system: Any = load_system(f"cifar10/{lower.preset}", lower.settings)
+    assert (system.training.learning_rate, system.training.schedule, system.training.epochs) == (1e-3, "cosine", 500)
+    assert system.quantizer == load_system("cifar10/arcvq-scaffold").quantizer
+    assert [run.name for run in without] == [f"scaffold-sq-neither-sphere-{epochs}epochs" for epochs in BUDGETS]
+    control: Any = load_system(f"cifar10/{without[0].preset}", without[0].settings)
+    assert (control.quantizer.arc, control.quantizer.ball, control.quantizer.start) == (None, None, "unit-sphere")
+    changed = replace(control.quantizer, arc=system.quantizer.arc, ball=system.quantizer.ball)
+    assert replace(changed, start=system.quantizer.start) == system.quantizer
+    # One that has that rate already is not run twice at it.
+    names = [run.name for run in budgets({"tuned": {}, "recipe": "scaffold-euclidean"})]
+    assert names == [f"{name}-{n}epochs" for name in ("scaffold-euclidean", "scaffold-neither") for n in BUDGETS]
+    assert set(CONTROLS.values()) <= set(WITHOUT_SAMP)
+
+
+def test_the_best_of_the_recipe_s_rows_stands_for_it(folder: Path, add: Add) -> None:
+    tune(add, "vq-vae", *BEST_AT_1E_3)
+    try_recipes(add, **{"sq-light": 24.5})
+    add("vq-vae-lr1e-3-cosine-500epochs", exact={"psnr": 25.0, "usage": 0.5})
+    add("scaffold-sq-light-500epochs", exact={"psnr": 24.9, "usage": 1.0}, paper={"rfid": 40.0})
+    add("scaffold-sq-neither-sphere-500epochs", exact={"psnr": 25.3, "usage": 1.0})
+    said = block(results_page(folder, None), "budgets")
+    assert (
+        "`scaffold-sq-light` 24.90, best rival (of 1 measured of 13) `vq-vae-lr1e-3-cosine` 25.00: behind by 0.10; "
+        "without SAMP (`scaffold-sq-neither-sphere`) 25.30: behind by 0.40" in said
+    )
+    add("scaffold-sq-light-lr1e-3-cosine-500epochs", exact={"psnr": 25.1, "usage": 1.0}, paper={"rfid": 39.0})
+    said = block(results_page(folder, None), "budgets")
+    assert "`scaffold-sq-light-lr1e-3-cosine` 25.10, best rival (of 1 " in said
+    assert "500 epochs: 25.10, not reached" in said
+    assert "39.67: 39.00, reached" in said
+    for seed, psnr in ((1, 25.4), (2, 25.8)):
+        add("arcvq-scaffold", seed, exact={"psnr": psnr, "usage": 1.0}, paper={"rfid": 38.0})
+    page = results_page(folder, None)
+    said = block(page, "budgets")
+    assert "`arcvq-scaffold, its preset` 25.60, best rival (of 1 " in said
+    assert "500 epochs: 25.60, reached" in said
+    assert rows(page, "budgets", "arcvq-scaffold, its preset")[0][-1] == "25.60 ± 0.28, 100.0%"
+    assert rows(page, "scaffold", "arcvq-scaffold", "ours, exact")[0][2] == "2"
 
 
 def test_the_beginning_of_a_constant_rate_s_run_is_a_short_run() -> None:
@@ -296,7 +342,11 @@ def test_who_is_ahead_at_which_length(folder: Path, add: Add) -> None:
     add("cvq-vae-lr1e-3-500epochs", 2, looks=looks | {25.0: 22.0}, exact={"psnr": 24.01, "usage": 0.75})
     add("cvq-vae", exact={"psnr": 23.0, "usage": 0.25})
     page = results_page(folder, None)
-    assert rows(page, "budgets")[-1][0] == "scaffold-cvq"
+    assert [row[0] for row in rows(page, "budgets")[-3:]] == [
+        "arcvq-scaffold, its preset",
+        "scaffold-cvq",
+        "scaffold-cvq-lr1e-3-cosine",
+    ]
     assert rows(page, "budgets", "scaffold-cvq")[0][1:3] == ["22.00, 100.0%", "–"]
     assert rows(page, "budgets", "cvq-vae, its preset")[0][1:] == ["–"] * 4 + ["23.00, 25.0%"]
     along = ["21.00 ± 1.41, 50.0%", "23.00, 50.0%", "–", "–", "24.01, 75.0%"]
@@ -464,10 +514,7 @@ def test_what_lies_behind_the_printed_numbers(folder: Path, add: Add) -> None:
     assert f"- cifar10, vq-vae: {said}" in block(page, "causes")
 
 
-def test_a_preset_of_the_recipe_is_what_was_chosen() -> None:
-    """Once a recipe is chosen and measured, it may have a preset: then with these very settings."""
-    if "cifar10/arcvq-scaffold" not in preset_names():
-        pytest.skip("no recipe has a preset yet")
+def test_the_recipe_s_preset_is_what_was_chosen() -> None:
     chosen = RECIPES[CHOSEN["recipe"]]
-    wanted, preset = load_system(f"cifar10/{chosen.preset}", chosen.settings), load_system("cifar10/arcvq-scaffold")
+    wanted, preset = load_system(f"cifar10/{chosen.preset}", chosen.settings), load_system(f"cifar10/{RECIPE_PRESET}")
     assert asdict(preset) | {"name": None} == asdict(wanted) | {"name": None}

@@ -20,7 +20,9 @@ from arcvq.training import RunFolder
 from arcvq.training.environment import today
 
 SMALL = {table.key: table for table in TABLES if isinstance(table, Table)}
-STUDIES = ("released-code", "gradient", "tuning", "recipe", "print", "budgets", "schedules", "grid")
+STUDIES = ("released-code", "gradient", "tuning", "recipe", "print", "budgets", "scaffold", "schedules", "grid")
+# Models of these are worth keeping.
+KEPT = (*SMALL["table1"].runs(), *SMALL["scaffold"].runs())
 # The order that is worth most soonest: a table with one seed, its ablations, then more seeds, then the rest.
 ORDER: tuple[tuple[str, tuple[int, ...]], ...] = (
     ("table1", (1,)),
@@ -29,6 +31,7 @@ ORDER: tuple[tuple[str, tuple[int, ...]], ...] = (
     ("table9", (1,)),
     *((key, (1,)) for key in STUDIES),
     ("beyond", (1,)),
+    ("scaffold", (2, 3)),
 )
 # What a quick run is measured by; the rest takes most of an evaluation's time.
 QUICK = ("l1", "mse", "psnr", "ssim", "usage", "perplexity", "bits_per_image")
@@ -170,12 +173,12 @@ class Run:
             write_bytes(self.looks(places), "".join(f"{line}\n" for line in lines).encode())
 
     def keep(self, places: Places) -> None:
-        """What stays of a finished training beside its result: the looks along the way and, for Table 1, the model."""
+        """What stays of a finished training beside its result: the looks along the way and, of some, the model."""
         folder = self.folder(places)
         if not folder.metrics.is_file():
             return
         self.keep_looks(places)
-        if places.keep_models and self.experiment.name in SMALL["table1"].runs():
+        if places.keep_models and self.experiment.name in KEPT:
             with writing(self.model(places)) as aside:
                 shutil.copytree(folder.model, aside, dirs_exist_ok=True)
 

@@ -23,6 +23,7 @@ from arcvq.tables.studies import (
     LEARNING,
     RATES,
     RECIPE,
+    RECIPE_PRESET,
     RECIPES,
     SCHEDULES,
     WITHOUT_SAMP,
@@ -124,10 +125,11 @@ def lengths(named: Mapping[str, list[Result]]) -> dict[str, list[Result]]:
 
 
 def presets(named: Mapping[str, list[Result]]) -> dict[str, list[Result]]:
-    """The contenders as their presets are, those that were trained so; in the precision of the runs that they stand beside."""
-    beside = lengths(named)
-    found = alike(named, [*beside, *CONTENDERS])
-    return {system: found[system] for system in CONTENDERS if system in found}
+    """The contenders and the recipe as their presets are, those that were trained so; in the precision of the runs that they stand
+    beside."""
+    beside, every = lengths(named), (*CONTENDERS, RECIPE_PRESET)
+    found = alike(named, [*beside, *every])
+    return {preset: found[preset] for preset in every if preset in found}
 
 
 def after(measured: Mapping[str, list[Result]], each: Contender, epochs: int) -> tuple[Cell | None, Cell | None]:

@@ -15,11 +15,22 @@ from matplotlib.figure import Figure
 
 from arcvq.tables.chosen import after, choose, lengths, presets
 from arcvq.tables.results import Result
-from arcvq.tables.studies import BUDGETS, CONTENDERS, RECIPES, Contender, contenders, preset_name
+from arcvq.tables.studies import (
+    BUDGETS,
+    CONTENDERS,
+    RECIPE_PRESET,
+    RECIPES,
+    WITHOUT_SAMP,
+    Contender,
+    contenders,
+    preset_name,
+    recipe_contenders,
+)
 
-# Enough for every contender and the recipe, and to be told apart.
+# Enough for every contender, the recipe and its control, and to be told apart.
 COLOURS = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C564B", "#7F7F7F", "#BCBD22", "#9467BD", "#17BECF", "#000000",
+    "#999933",
 )  # fmt: skip
 FIRST_EPOCH = 5  # before it nothing has happened
 
@@ -36,21 +47,23 @@ class Curve:
 
 
 def curves(named: Mapping[str, list[Result]]) -> Iterator[Curve]:
-    """Of every system its preset's run, look by look, then the best that tuning made of it, length by length."""
+    """Of every system its preset's run, look by look, then the best that tuning made of it, length by length; last the recipe so,
+    and what it is without SAMP."""
     chosen, device, measured = choose(named), main_device(named), lengths(named)
     compared, as_they_are = contenders(chosen), presets(named)
-    for system in (*CONTENDERS, *([chosen["recipe"]] if "recipe" in chosen else [])):
+    for system in dict.fromkeys([*CONTENDERS, *(each.system for each in recipe_contenders(chosen))]):
         tuned = [each for each in compared if each.system == system]
         ran = (r for each in tuned for run in each.experiments() for r in measured.get(run.name, []))
         own = [result for result in ran if not result.diverged]
-        looked = [result for result in as_they_are.get(system, []) if result.looks]
+        preset = RECIPE_PRESET if system == chosen.get("recipe") else system
+        looked = [result for result in as_they_are.get(preset, []) if result.looks]
         if looked:
             points = [
                 (look["epoch"], look["psnr"], look.get("usage") or 0.0)
                 for look in looked[0].looks
                 if look["epoch"] >= FIRST_EPOCH
             ]
-            yield Curve(preset_name(system), system, points, False, epoch_seconds(looked[:1], looked + own, device))
+            yield Curve(preset_name(preset), system, points, False, epoch_seconds(looked[:1], looked + own, device))
         points = [point for epochs in BUDGETS for point in _better(measured, tuned, epochs)]
         if points:
             name = f"{system}, tuned" if system in CONTENDERS else system
@@ -106,7 +119,7 @@ def draw(found: list[Curve], device: str | None) -> str:
         style: dict[str, Any] = {"color": colour, "linewidth": 1.0, "linestyle": ":"}
         if curve.whole:
             style |= {
-                "linestyle": "-",
+                "linestyle": "--" if curve.system in WITHOUT_SAMP else "-",
                 "linewidth": 2.4 if curve.system in RECIPES else 1.4,
                 "marker": "o",
                 "markersize": 4,

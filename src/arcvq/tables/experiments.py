@@ -39,6 +39,7 @@ BEYOND = _plain(
     "cvq-vae-samp", "vq-vae-ema-samp", "vq-vae-rotation-samp", "simvq-samp",
 )  # fmt: skip
 RELEASED = _plain("released-code")
+SCAFFOLD = _plain("arcvq-scaffold")
 
 # Studies: what the paper leaves open.
 GRADIENT = [_arc("code-gradient", stop_gradient="false")]

@@ -9,6 +9,7 @@ from arcvq.tables.experiments import (
     PARTS,
     RELEASED,
     RIVALS,
+    SCAFFOLD,
     SCHEDULES,
     Experiment,
 )
@@ -19,7 +20,7 @@ TUNING_RUNS, BUDGET_RUNS = tunings(CHOSEN), budgets(CHOSEN)
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
     for experiment in (
-        *RIVALS, *PARTS, *CONTINUOUS, *ARC, *BEYOND, *RELEASED,
+        *RIVALS, *PARTS, *CONTINUOUS, *ARC, *BEYOND, *RELEASED, *SCAFFOLD,
         *GRADIENT, *TUNING_RUNS, *RECIPE, *BUDGET_RUNS, *SCHEDULES, *GRID, *HEAVIER,
     )
 }  # fmt: skip

@@ -173,7 +173,10 @@ CANDIDATES = [
 ]  # fmt: skip
 # What is held against the others, and never chosen: it is no recipe for SAMP.
 WITHOUT_SAMP = ("scaffold-neither", "scaffold-neither-likelihood", "scaffold-sq-neither", "scaffold-sq-neither-sphere")
+# What is left of a recipe without SAMP, by the preset that it stands on: held against it at every length.
+CONTROLS = {"arcvq-vae": "scaffold-neither", "sq-vae": "scaffold-sq-neither-sphere"}
 RECIPES = {candidate.name: candidate for candidate in CANDIDATES}
+RECIPE_PRESET = "arcvq-scaffold"  # what the chosen one is shipped as
 RECIPE = [
     Experiment(f"recipe-{each.name}", each.preset, (*each.settings, *SHORT), each.says, quick=True)
     for each in CANDIDATES
@@ -234,9 +237,25 @@ class Contender:
         ]
 
 
+def recipe_contenders(chosen: Mapping[str, Any]) -> list[Contender]:
+    """The recipe as it was chosen, for the longest training at the lower rate too, as everyone; then what it is without SAMP."""
+    recipe = RECIPES.get(chosen.get("recipe", ""))
+    if recipe is None:
+        return []
+    found = [Contender(recipe.name, recipe)]
+    slower = (*recipe.settings, *learning(*LONG_RATE))
+    if set(slower) != set(recipe.settings):
+        run = Experiment(tuned_name(recipe.name, LONG_RATE), recipe.preset, slower, recipe.says)
+        found.append(Contender(recipe.name, run, BUDGETS[-1:]))
+    if recipe.preset in CONTROLS:
+        control = CONTROLS[recipe.preset]
+        found.append(Contender(control, RECIPES[control]))
+    return found
+
+
 def contenders(chosen: Mapping[str, Any]) -> list[Contender]:
     """The recipe, and every system under both schedules, each at the rate that was best for it."""
-    found = [Contender(name, RECIPES[name]) for name in [chosen.get("recipe")] if name in RECIPES]
+    found = recipe_contenders(chosen)
     for system in CONTENDERS:
         hows = [(rate, schedule) for schedule, rate in chosen.get("tuned", {}).get(system, {}).items()]
         for how in dict.fromkeys([*hows, LONG_RATE]) if hows else ():

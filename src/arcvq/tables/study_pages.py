@@ -18,6 +18,7 @@ from arcvq.tables.studies import (
     GRID_RATES,
     LADDER,
     MULTIPLES,
+    RECIPE_PRESET,
     RECIPES,
     SCHEDULES,
     How,
@@ -25,6 +26,7 @@ from arcvq.tables.studies import (
     contenders,
     grid_name,
     preset_name,
+    recipe_contenders,
     tuning,
 )
 
@@ -139,9 +141,9 @@ def points(named: dict[str, list[Result]]) -> dict[tuple[str, int], Point]:
     """Name and length → what came out on the test set; presets as they are are rivals too, tuned or not."""
     chosen, measured, as_they_are = choose(named), lengths(named), presets(named)
     found: dict[tuple[str, int], Point] = {}
-    for system in CONTENDERS:
-        results = as_they_are.get(system, [])
-        found[preset_name(system), BUDGETS[-1]] = cell(results, "exact", "psnr"), cell(results, "exact", "usage")
+    for preset in (*CONTENDERS, *([RECIPE_PRESET] if "recipe" in chosen else [])):
+        results = as_they_are.get(preset, [])
+        found[preset_name(preset), BUDGETS[-1]] = cell(results, "exact", "psnr"), cell(results, "exact", "usage")
     for each in contenders(chosen):
         found |= {(each.name, epochs): after(measured, each, epochs) for epochs in BUDGETS if each.tells_of(epochs)}
     return found
@@ -159,8 +161,8 @@ def budgets_page(grouped: Grouped, printed: dict[str, Any]) -> list[str]:
     """A row per system and schedule, a column per length; then who is ahead, and what was aimed at."""
     named = grouped.get(DATA, {})
     chosen, measured, at = choose(named), lengths(named), points(named)
-    recipe = chosen.get("recipe")
-    names = sorted(dict.fromkeys(name for name, _ in at), key=lambda name: name == recipe)  # the recipe last
+    ours, controls = sides(chosen)
+    names = sorted(dict.fromkeys(name for name, _ in at), key=lambda name: (name in ours, name in controls))
     diverged = {name for name, results in measured.items() if all(result.diverged for result in results)}
     rows = [
         [
@@ -179,10 +181,10 @@ def budgets_page(grouped: Grouped, printed: dict[str, Any]) -> list[str]:
     shown = [*measured.values(), *presets(named).values()]
     lines += [*precision_note(result for results in shown for result in results), ""]
     lines += [f"Not tuned yet: {', '.join(untuned)}.", ""] if untuned else []
-    if recipe is None:
+    if not ours:
         return [*lines, "No recipe is chosen yet."]
-    lines += [f"- {epochs} epochs: {standing(recipe, psnrs)}" for epochs, psnrs in lengths_of_all(named).items()]
-    return [*lines, *aims(measured.get(budget_name(recipe, BUDGETS[-1]), []), printed)]
+    lines += [f"- {epochs} epochs: {standing(chosen, psnrs)}" for epochs, psnrs in lengths_of_all(named).items()]
+    return [*lines, *aims(best_of_longest(named), printed)]
 
 
 def _budget_cell(psnr: Cell | None, usage: Cell | None) -> str:
@@ -191,18 +193,44 @@ def _budget_cell(psnr: Cell | None, usage: Cell | None) -> str:
     return metric_text("psnr", psnr, psnr.seeds) + (f", {number('usage', usage.mean)}" if usage else "")
 
 
-def standing(recipe: str, psnrs: dict[str, float | None]) -> str:
-    """Beside the best of all the others, whichever of its schedules that is."""
-    rivals = {name: psnr for name, psnr in psnrs.items() if name != recipe and psnr is not None}
-    ours = psnrs.get(recipe)
-    if ours is None or not rivals:
+def sides(chosen: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """What the rows of the recipe are called, and those of the recipe without SAMP."""
+    every = recipe_contenders(chosen)
+    ours = [each.name for each in every if each.system == chosen["recipe"]]
+    controls = [each.name for each in every if each.system != chosen["recipe"]]
+    return [*ours, preset_name(RECIPE_PRESET)] if ours else [], controls
+
+
+def standing(chosen: dict[str, Any], psnrs: dict[str, float | None]) -> str:
+    """The recipe beside the best of all the others, whichever of their rows that is, and beside itself without SAMP."""
+    ours, controls = sides(chosen)
+    found = {name: psnr for name, psnr in psnrs.items() if psnr is not None}
+    own = max((name for name in ours if name in found), key=lambda name: found[name], default=None)
+    asked = [name for name in psnrs if name not in (*ours, *controls)]
+    rivals = [name for name in asked if name in found]
+    if own is None or not rivals:
         return ABSENT
-    first = max(rivals, key=lambda name: rivals[name])
-    count = f"of {len(rivals)}" + f" measured of {len(psnrs) - 1}" * (len(rivals) < len(psnrs) - 1)
-    gap = round(ours - rivals[first], 2)
-    word = f"{'ahead' if gap > 0 else 'behind'} by {abs(gap):.2f}" if gap else "level"
-    best_rival = f"best rival ({count}) `{first}` {number('psnr', rivals[first])}"
-    return f"`{recipe}` {number('psnr', ours)}, {best_rival}: {word}"
+    first = max(rivals, key=lambda name: found[name])
+    count = f"of {len(rivals)}" + f" measured of {len(asked)}" * (len(rivals) < len(asked))
+    said = f"`{own}` {number('psnr', found[own])}, best rival ({count}) `{first}` {number('psnr', found[first])}: "
+    said += _gap(found[own] - found[first])
+    for name in controls:
+        if name in found:
+            said += f"; without SAMP (`{name}`) {number('psnr', found[name])}: {_gap(found[own] - found[name])}"
+    return said
+
+
+def _gap(difference: float) -> str:
+    gap = round(difference, 2)
+    return f"{'ahead' if gap > 0 else 'behind'} by {abs(gap):.2f}" if gap else "level"
+
+
+def best_of_longest(named: dict[str, list[Result]]) -> list[Result]:
+    """The recipe's row of the longest training with the highest PSNR."""
+    measured, (ours, _) = lengths(named) | presets(named), sides(choose(named))
+    runs = [RECIPE_PRESET, *(budget_name(name, BUDGETS[-1]) for name in ours)]
+    found = {run: psnr.mean for run in runs if (psnr := cell(measured.get(run, []), "exact", "psnr"))}
+    return measured[max(found, key=lambda run: found[run])] if found else []
 
 
 def aims(results: list[Result], printed: dict[str, Any]) -> list[str]:

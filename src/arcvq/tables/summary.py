@@ -68,10 +68,10 @@ def tuned(named: dict[str, list[Result]]) -> list[str]:
 
 def beside_rivals(named: dict[str, list[Result]]) -> list[str]:
     """The recipe against the best of everyone else, length by length, as far as there is something to say."""
-    recipe = choose(named).get("recipe")
-    if recipe is None:
+    chosen = choose(named)
+    if "recipe" not in chosen:
         return []
-    said = [(epochs, standing(recipe, psnrs)) for epochs, psnrs in lengths_of_all(named).items()]
+    said = [(epochs, standing(chosen, psnrs)) for epochs, psnrs in lengths_of_all(named).items()]
     return [f"{DATA}, {epochs} epochs, PSNR on the test set: {words}." for epochs, words in said if words != ABSENT]
 
 
