@@ -20,7 +20,7 @@ from arcvq.training import RunFolder
 from arcvq.training.environment import today
 
 SMALL = {table.key: table for table in TABLES if isinstance(table, Table)}
-STUDIES = ("released-code", "gradient", "tuning", "recipe", "print", "budgets", "scaffold", "schedules", "grid")
+STUDIES = ("released-code", "gradient", "tuning", "recipe", "print", "budgets", "samp", "scaffold", "schedules", "grid")
 # Models of these are worth keeping.
 KEPT = (*SMALL["table1"].runs(), *SMALL["scaffold"].runs())
 # The order that is worth most soonest: a table with one seed, its ablations, then more seeds, then the rest.
@@ -31,7 +31,7 @@ ORDER: tuple[tuple[str, tuple[int, ...]], ...] = (
     ("table9", (1,)),
     *((key, (1,)) for key in STUDIES),
     ("beyond", (1,)),
-    ("scaffold", (2, 3)),
+    *((key, (2, 3)) for key in ("samp", "scaffold")),
 )
 # What a quick run is measured by; the rest takes most of an evaluation's time.
 QUICK = ("l1", "mse", "psnr", "ssim", "usage", "perplexity", "bits_per_image")

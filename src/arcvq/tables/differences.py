@@ -9,7 +9,7 @@ from typing import Any
 
 from arcvq.tables.chosen import choose
 from arcvq.tables.paper import TABLE_1, TABLES, Row, Table
-from arcvq.tables.results import METRICS, Result, alike, cell, metric_text, number, precision_note, revision_mark, table
+from arcvq.tables.results import METRICS, Result, alike, cell, number, precision_note, revision_mark, table
 from arcvq.tables.rows import ABSENT, NOTHING, Grouped, printed_numbers, variants
 from arcvq.tables.studies import BUDGETS, HEAVIER, budget_name, contenders
 
@@ -57,42 +57,6 @@ def differences(grouped: Grouped, printed: dict[str, Any]) -> list[str]:
     return lines or ["Nothing is measured under `paper` yet."]
 
 
-def off_print(grouped: Grouped, printed: dict[str, Any]) -> list[str]:
-    """A line for every cell that is off by more than the spread; one for every system whose single seed has none."""
-    lines = []
-    for data, named in grouped.items():
-        for each in beside_print(data, named, printed):
-            name = f"{data}, {each.label}"
-            if len(each.results) == 1:
-                gaps = [f"{METRICS[m][0]} {sign} {word}" for m, sign, word in _gaps(each)]
-                lines.append(f"- {name}: one seed, so there is no spread to hold this against: {', '.join(gaps)}.")
-                continue
-            for metric, sign, word in _gaps(each):
-                found = cell(each.results, "paper", metric)
-                assert found is not None
-                gap = abs(found.mean - each.numbers[metric])
-                if found.spread is None or gap > found.spread:
-                    over = f"{found.seeds} seeds" if found.seeds > 1 else "one seed"
-                    ours = f"{metric_text(metric, found, found.seeds)} over {over}"
-                    beyond = f", {gap / found.spread:.1f} times the spread" if found.spread else ""
-                    lines.append(
-                        f"- {name}, {METRICS[metric][0]}: {ours}, "
-                        f"printed {number(metric, each.numbers[metric])}: {sign} {word}{beyond}."
-                    )
-    return lines or ["Nothing is off by more than the spread."]
-
-
-def _gaps(each: Beside) -> Iterator[tuple[str, str, str]]:
-    """Metric, signed difference, better or worse; what rounds to nothing is left out."""
-    for metric in METRICS_IN_PRINT:
-        found = cell(each.results, "paper", metric)
-        if found is not None and metric in each.numbers:
-            gap = found.mean - each.numbers[metric]
-            sign = format(gap, f"+{METRICS[metric][1]}")
-            if sign.lstrip("+-") != number(metric, 0.0):
-                yield metric, sign, "better" if gap * METRICS[metric][2] > 0 else "worse"
-
-
 def difference(results: list[Result], metric: str, print_: float | None) -> str:
     """In bold where it is larger than the spread, with the spread; one seed has none."""
     found = cell(results, "paper", metric)
@@ -110,14 +74,16 @@ def difference(results: list[Result], metric: str, print_: float | None) -> str:
 
 
 def protocol_effect(grouped: Grouped) -> list[str]:
-    """The same weights measured both ways: `paper` minus `exact`."""
+    """The same weights measured both ways: `paper` minus `exact`. What collapsed is left out."""
     rows = []
     for data, named in grouped.items():
         pairs = [
             (paper, exact)
             for results in named.values()
             for result in results
-            if (paper := result.metrics("paper")) is not None and (exact := result.metrics("exact")) is not None
+            if not result.collapsed
+            and (paper := result.metrics("paper")) is not None
+            and (exact := result.metrics("exact")) is not None
         ]
         if pairs:
             rows.append([data, str(len(pairs)), *(_mean_gap(pairs, metric) for metric in METRICS_IN_PRINT)])

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from arcvq.tables import study_pages
-from arcvq.tables.differences import best_looks, causes, differences, off_print, protocol_effect
+from arcvq.tables import budget_page, study_pages
+from arcvq.tables.differences import best_looks, causes, differences, protocol_effect
 from arcvq.tables.paper import TABLES, PrintedTable, Table
 from arcvq.tables.results import (
     METRICS,
@@ -33,7 +33,8 @@ CODEBOOK = ("usage", "perplexity", "bits_per_image")
 STUDIES: dict[str, Callable[[Grouped, dict[str, Any]], list[str]]] = {
     "tuning": study_pages.tuning_page,
     "recipe": study_pages.recipe_page,
-    "budgets": study_pages.budgets_page,
+    "budgets": budget_page.budgets_page,
+    "samp": budget_page.samp_page,
     "grid": study_pages.grid_page,
 }
 
@@ -41,8 +42,7 @@ TITLES = {
     "summary": "In short",
     **{table.key: table.title for table in TABLES},
     "differences": "Where ours differs from print",
-    "off-print": "Beyond the spread, cell by cell",
-    "causes": "What we found out about why",
+    "causes": "What may lie behind the differences",
     "protocols": "What the protocol alone changes",
     "looks": "What the choice of weights on the test set changes",
     "runs": "Every run",
@@ -71,7 +71,6 @@ def sections(grouped: Grouped, printed: dict[str, Any]) -> Iterator[tuple[str, l
         else:
             yield each.key, small_images(each, grouped, printed)
     yield "differences", differences(grouped, printed)
-    yield "off-print", off_print(grouped, printed)
     yield "causes", causes(grouped, printed)
     yield "protocols", protocol_effect(grouped)
     yield "looks", best_looks(grouped, printed)

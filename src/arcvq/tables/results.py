@@ -75,6 +75,13 @@ class Result:
         return "diverged" in self.document
 
     @property
+    def collapsed(self) -> bool:
+        """Whether its last look was as bad as that before the first step: every image comes out as one and the same."""
+        if len(self.looks) < 2 or self.looks[0]["epoch"] > 0 or self.diverged:
+            return False
+        return bool(self.looks[-1]["psnr"] < self.looks[0]["psnr"] + 1)
+
+    @property
     def at_a_time(self) -> int:
         """How many trainings shared the device, this one included, as far as the result tells."""
         return int(self.document["training"].get("at_a_time", 1))
@@ -181,6 +188,12 @@ def alike(named: Mapping[str, list[Result]], runs: Iterable[str], *, diverged: b
 def of_run(named: Mapping[str, list[Result]], run: str) -> list[Result]:
     """A run's results, in the precision that has the most seeds."""
     return alike(named, [run]).get(run, [])
+
+
+def collapsed(results: Iterable[Result]) -> bool:
+    """All of them did."""
+    found = [result.collapsed for result in results]
+    return bool(found) and all(found)
 
 
 def precisions(results: Iterable[Result]) -> str:

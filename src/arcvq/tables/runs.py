@@ -13,9 +13,9 @@ from arcvq.tables.experiments import (
     SCHEDULES,
     Experiment,
 )
-from arcvq.tables.studies import GRID, HEAVIER, RECIPE, budgets, tunings
+from arcvq.tables.studies import GRID, HEAVIER, RECIPE, budgets, tunings, with_and_without
 
-TUNING_RUNS, BUDGET_RUNS = tunings(CHOSEN), budgets(CHOSEN)
+TUNING_RUNS, BUDGET_RUNS, SAMP_RUNS = tunings(CHOSEN), budgets(CHOSEN), with_and_without(CHOSEN)
 
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment

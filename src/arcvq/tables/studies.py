@@ -271,6 +271,16 @@ def budgets(chosen: Mapping[str, Any]) -> list[Experiment]:
     return [run for each in contenders(chosen) for run in each.experiments()]
 
 
+# Short enough for three seeds each.
+SHORT_BUDGETS = BUDGETS[:3]
+
+
+def with_and_without(chosen: Mapping[str, Any]) -> list[Experiment]:
+    """The recipe's short trainings and those of its control: what a difference of a few seeds needs."""
+    every = [each for each in recipe_contenders(chosen) if SHORT_BUDGETS[0] in each.lengths]
+    return [run for each in every for run in each.experiments()[: len(SHORT_BUDGETS)]]
+
+
 # ---- what may lie behind the printed numbers ----------------------------------------------------------------------------
 
 # The code of CVQ-VAE divides by the variance of pixels in [0, 1]: four times the weight on the reconstruction.

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from arcvq.tables.chosen import choose, recipe_runs, scores
+from arcvq.tables.budget_page import budget_lines, standing
+from arcvq.tables.chosen import recipe_runs, scores
 from arcvq.tables.paper import TABLE_1, TABLES, Table
 from arcvq.tables.results import METRICS, Result, alike, cell, metric_text, number, precisions, revision_mark
 from arcvq.tables.rows import ABSENT, Grouped, variants
-from arcvq.tables.studies import CONTENDERS, WITHOUT_SAMP
-from arcvq.tables.study_pages import DATA, best_of, lengths_of_all, standing
+from arcvq.tables.studies import BUDGETS, CONTENDERS, WITHOUT_SAMP
+from arcvq.tables.study_pages import DATA, best_of
 
 # What systems are ranked by: by PSNR as it should be measured, by rFID as the paper measures it, and by how much of the codebook lives.
 RANKINGS = (("psnr", "exact"), ("rfid", "paper"), ("usage", "exact"))
@@ -68,10 +69,8 @@ def tuned(named: dict[str, list[Result]]) -> list[str]:
 
 def beside_rivals(named: dict[str, list[Result]]) -> list[str]:
     """The recipe against the best of everyone else, length by length, as far as there is something to say."""
-    chosen = choose(named)
-    if "recipe" not in chosen:
-        return []
-    said = [(epochs, standing(chosen, psnrs)) for epochs, psnrs in lengths_of_all(named).items()]
+    every = budget_lines(named)
+    said = [(epochs, standing(every, epochs)) for epochs in BUDGETS]
     return [f"{DATA}, {epochs} epochs, PSNR on the test set: {words}." for epochs, words in said if words != ABSENT]
 
 

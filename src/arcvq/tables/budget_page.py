@@ -1,0 +1,187 @@
+"""Quality against epochs: everyone at every length, who is ahead, what SAMP gives, and what was aimed at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from arcvq.tables.chosen import after, choose, lengths, presets
+from arcvq.tables.results import Cell, Result, cell, collapsed, metric_text, number, precision_note, table
+from arcvq.tables.rows import ABSENT, NOTHING, Grouped
+from arcvq.tables.studies import BUDGETS, CONTENDERS, RECIPE_PRESET, budget_name, contenders, preset_name
+
+DATA = "cifar10"
+LONGEST = BUDGETS[-1]
+# What a better recipe is to reach after the longest training.
+AIM = 25.5
+SIDES = ("rival", "control", "recipe")
+Named = dict[str, list[Result]]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """On the test set; `word` where no number tells it: diverged or collapsed."""
+
+    psnr: Cell | None = None
+    usage: Cell | None = None
+    word: str = ""
+
+    @property
+    def known(self) -> bool:
+        return self.psnr is not None or bool(self.word)
+
+    @property
+    def text(self) -> str:
+        if self.psnr is None or self.word:
+            return self.word or NOTHING
+        usage = f", {number('usage', self.usage.mean)}" if self.usage else ""
+        return metric_text("psnr", self.psnr, self.psnr.seeds) + usage
+
+
+@dataclass(frozen=True)
+class Line:
+    """A rival, the recipe, or the recipe without SAMP: what came out at the lengths that it is or is to be trained for."""
+
+    name: str
+    side: str  # one of SIDES
+    at: dict[int, Outcome]
+    longest: list[Result] = field(default_factory=list)  # of the longest training that is measured
+
+    def psnr(self, epochs: int) -> float | None:
+        found = self.at.get(epochs, Outcome())
+        return found.psnr.mean if found.psnr and not found.word else None
+
+
+def budget_lines(named: Named) -> list[Line]:
+    """Presets as they are, everyone tuned, then the recipe without SAMP and the recipe."""
+    chosen, measured = choose(named), lengths(named)
+    recipe = chosen.get("recipe")
+    found = list(_as_they_are(named, (*CONTENDERS, *([RECIPE_PRESET] if recipe else []))))
+    for each in contenders(chosen):
+        at = {}
+        for epochs in BUDGETS:
+            if each.tells_of(epochs):
+                of_length = measured.get(budget_name(each.name, epochs), [])
+                at[epochs] = Outcome(*after(measured, each, epochs), _fate(of_length))
+        own = [measured[run] for n in each.lengths if (run := budget_name(each.name, n)) in measured]
+        side = "recipe" if each.system == recipe else "rival" if each.system in CONTENDERS else "control"
+        found.append(Line(each.name, side, at, own[-1] if own else []))
+    return sorted(found, key=lambda line: SIDES.index(line.side))
+
+
+def _as_they_are(named: Named, names: tuple[str, ...]) -> Iterator[Line]:
+    every = presets(named)
+    for preset in names:
+        results = every.get(preset, [])
+        outcome = Outcome(cell(results, "exact", "psnr"), cell(results, "exact", "usage"), _fate(results))
+        side = "rival" if preset in CONTENDERS else "recipe"
+        yield Line(preset_name(preset), side, {LONGEST: outcome}, results)
+
+
+def _fate(results: list[Result]) -> str:
+    if results and all(result.diverged for result in results):
+        return "diverged"
+    return "collapsed" if collapsed(results) else ""
+
+
+def budgets_page(grouped: Grouped, printed: dict[str, Any]) -> list[str]:
+    """A row per system and schedule, a column per length; then who is ahead, and what was aimed at."""
+    named = grouped.get(DATA, {})
+    every = budget_lines(named)
+    shown = [line for line in every if any(outcome.known for outcome in line.at.values())]
+    waiting = [f"`{line.name}`" for line in every if line not in shown]
+    rows = [[line.name, *(line.at.get(epochs, Outcome()).text for epochs in BUDGETS)] for line in shown]
+    untuned = [system for system in CONTENDERS if system not in choose(named)["tuned"]]
+    lines = table(["system", *(f"{epochs} epochs" for epochs in BUDGETS)], rows) if rows else []
+    lines += [*precision_note(result for line in shown for result in line.longest), ""]
+    lines += [f"Not measured yet: {', '.join(waiting)}.", ""] if waiting else []
+    lines += [f"Not tuned yet: {', '.join(untuned)}.", ""] if untuned else []
+    if not any(line.side == "recipe" for line in every):
+        return [*lines, "No recipe is chosen yet."]
+    lines += [f"- {epochs} epochs: {standing(every, epochs)}" for epochs in BUDGETS]
+    return [*lines, *aims(every, printed)]
+
+
+def best(lines: list[Line], side: str, epochs: int) -> tuple[Line, float] | None:
+    """The line of a side with the highest PSNR at a length."""
+    found = [(line, psnr) for line in lines if line.side == side and (psnr := line.psnr(epochs)) is not None]
+    return max(found, key=lambda pair: pair[1], default=None)
+
+
+def standing(lines: list[Line], epochs: int) -> str:
+    """The recipe beside the best of all rivals, whichever of their rows that is, and beside itself without SAMP."""
+    ours, rival, control = (best(lines, side, epochs) for side in ("recipe", "rival", "control"))
+    if ours is None or rival is None:
+        return ABSENT
+    asked = [line for line in lines if line.side == "rival" and epochs in line.at]
+    tried = [line for line in asked if line.at[epochs].known]
+    count = f"of {len(tried)}" + f" tried of {len(asked)}" * (len(tried) < len(asked))
+    said = f"{_said(*ours)}, best rival ({count}) {_said(*rival)}: {_gap(ours[1] - rival[1])}"
+    if control is not None:
+        said += f"; without ball and ArcLoss ({_said(*control)}): {_gap(ours[1] - control[1])}"
+    return said
+
+
+def _said(line: Line, psnr: float) -> str:
+    return f"`{line.name}` {number('psnr', psnr)}"
+
+
+def _gap(difference: float) -> str:
+    gap = round(difference, 2)
+    return f"{'ahead' if gap > 0 else 'behind'} by {abs(gap):.2f}" if gap else "level"
+
+
+def aims(lines: list[Line], printed: dict[str, Any]) -> list[str]:
+    """For the recipe's row with the highest PSNR after the longest training; and who of the rivals gets there too."""
+    ours = best(lines, "recipe", LONGEST)
+    in_print = [row["rfid"] for row in printed.get(DATA, {}).values() if isinstance(row, dict) and "rfid" in row]
+    said = [_aim(lines, ours, f"PSNR {AIM}", "exact", "psnr", lambda psnr: psnr >= AIM)]
+    if in_print:
+        lowest = min(in_print)
+        said.append(
+            _aim(
+                lines, ours, f"an rFID below the lowest in print, {lowest}", "paper", "rfid", lambda rfid: rfid < lowest
+            )
+        )
+    return said
+
+
+def _aim(
+    lines: list[Line], ours: tuple[Line, float] | None, what: str, protocol: str, metric: str, reaches: Any
+) -> str:
+    begin = f"- Aim after {LONGEST} epochs, {what} under `{protocol}`:"
+    found = cell(ours[0].longest, protocol, metric) if ours else None
+    if ours is None or found is None:
+        return f"{begin} not measured"
+    seeds = f"{found.seeds} seeds" if found.seeds > 1 else "one seed"
+    verdict = "reached" if reaches(found.mean) else "not reached"
+    rivals = [
+        f"`{line.name}` {number(metric, theirs.mean)}"
+        for line in lines
+        if line.side != "recipe"
+        and line.psnr(LONGEST) is not None
+        and (theirs := cell(line.longest, protocol, metric))
+        and reaches(theirs.mean)
+    ]
+    others = f"also by {', '.join(rivals)}" if rivals else "by no other so far"
+    return f"{begin} `{ours[0].name}` {metric_text(metric, found, found.seeds)} ({seeds}), {verdict}; {others}"
+
+
+def samp_page(grouped: Grouped, _: dict[str, Any]) -> list[str]:
+    """The recipe with and without ball and ArcLoss, length by length."""
+    named = grouped.get(DATA, {})
+    every = {line.name: line for line in budget_lines(named)}
+    recipe = every.get(choose(named).get("recipe", ""))
+    control = next((line for line in every.values() if line.side == "control"), None)
+    if recipe is None or control is None:
+        return ["No recipe with a control is chosen yet."]
+    rows = []
+    for epochs in BUDGETS:
+        sides = [line.at.get(epochs, Outcome()) for line in (recipe, control)]
+        psnrs = [line.psnr(epochs) for line in (recipe, control)]
+        seeds = [str(side.psnr.seeds) if side.psnr else NOTHING for side in sides]
+        gain = f"{psnrs[0] - psnrs[1]:+.2f}" if psnrs[0] is not None and psnrs[1] is not None else NOTHING
+        rows.append([str(epochs), *(side.text for side in sides), " and ".join(seeds), gain])
+    headings = ["epochs", f"`{recipe.name}`", f"`{control.name}`", "seeds", "gain in PSNR"]
+    return [*table(headings, rows), *precision_note([*recipe.longest, *control.longest])]
