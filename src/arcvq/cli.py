@@ -181,6 +181,7 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="PRESET",
         help="which (default: arcvq-vae, and for steps vq-vae-cosine beside it)",
     )
+    steps.add_argument("--ways", nargs="+", metavar="WAY", help="steps: only these, e.g. 'bf16 captured compiled'")
 
     sub = command(
         "sweep",
@@ -383,8 +384,11 @@ def _bench_training(arguments: argparse.Namespace) -> int:
     if arguments.plot or arguments.tasks:
         raise ArcvqError(f"--suite {arguments.suite} has no --plot and no --tasks: it measures whole training steps")
     packing = arguments.suite == "packing"
+    if packing and arguments.ways:
+        raise ArcvqError("--suite packing has no --ways: it measures the fastest way there is")
+    run = run_packing if packing else partial(run_steps, ways=arguments.ways)
     with progress_bar() as progress:
-        document = (run_packing if packing else run_steps)(
+        document = run(
             choose_device(arguments.device),
             presets=arguments.presets,
             limit=arguments.limit,

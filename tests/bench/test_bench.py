@@ -161,6 +161,13 @@ def test_a_wrong_call_of_the_command_is_one_line(capsys: pytest.CaptureFixture[s
         assert capsys.readouterr().err.count("\n") == 1
 
 
+def test_steps_are_measured_in_the_ways_that_are_asked_for() -> None:
+    document = run_steps(CPU, presets=["sample/fsq"], ways=["fp32 eager"], limit=8, batch_size=8, seconds=0.0)
+    assert [row["way"] for row in document["rows"]] == ["fp32 eager"]
+    with pytest.raises(ArcvqError, match="--ways 'bf16 captured': on cpu there are 'fp32 eager'"):
+        run_steps(CPU, presets=["sample/fsq"], ways=["bf16 captured"], limit=8, batch_size=8, seconds=0.0)
+
+
 def test_steps_of_any_system_are_measured() -> None:
     presets = ["sample/vae", "sample/hvq-vae", "sample/vq-vae-ema"]
     document = run_steps(CPU, presets=presets, limit=12, batch_size=8, seconds=0.0)

@@ -39,6 +39,7 @@ def run_steps(
     device: torch.device,
     *,
     presets: Sequence[str] | None = None,
+    ways: Sequence[str] | None = None,
     limit: int | None = None,
     batch_size: int | None = None,
     seconds: float = 0.5,
@@ -46,15 +47,18 @@ def run_steps(
 ) -> dict[str, Any]:
     """One row per preset and way: milliseconds of a step, the mean over an epoch with its smaller last batch."""
     presets = presets or PRESETS["cuda" if device.type == "cuda" else "cpu"]
-    ways = {name: way for name, way in WAYS.items() if device.type == "cuda" or way["capture"] == "never"}
+    possible = [name for name, way in WAYS.items() if device.type == "cuda" or way["capture"] == "never"]
+    for name in ways or ():
+        if name not in possible:
+            raise ArcvqError(f"--ways {name!r}: on {device.type} there are {', '.join(map(repr, possible))}")
     rows = []
     for preset in presets:
-        for name, way in ways.items():
+        for name in ways or possible:
             system = played(preset, name, device, batch_size)
-            row = {"task": "step", "name": f"{preset}, {name}", "preset": preset, "way": name, **way}
+            row = {"task": "step", "name": f"{preset}, {name}", "preset": preset, "way": name, **WAYS[name]}
             rows.append({**row, "batch_size": system.data.batch_size, **_row(system, limit, seconds)})
             if progress is not None:
-                progress("steps", len(rows), len(presets) * len(ways))
+                progress("steps", len(rows), len(presets) * len(ways or possible))
     return {**machine(device), "suite": "steps", "rows": rows}
 
 
