@@ -28,6 +28,7 @@ from arcvq.tables import (
 from arcvq.tables.curves import budget_curves
 from arcvq.tables.page import image_count
 from arcvq.tables.results import alike, cell, number, of_run, revision_mark, table
+from arcvq.tables.studies import RECIPE_PRESET
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results"
@@ -38,14 +39,14 @@ EXPECT = "# Measured: "
 
 
 def readme_section() -> str:
-    """Mean ± spread over seeds, and print; the systems as their presets are. All in one precision; variants and other precisions are in
-    RESULTS.md."""
+    """Mean ± spread over seeds, and print; the systems and the recipe as their presets are. All in one precision; variants and
+    other precisions are in RESULTS.md."""
     printed = read_printed(RESULTS)
     lines = []
     for data, named in group(read_results(RESULTS)).items():
         rows: list[list[str]] = []
         shown: list[Result] = []
-        for name, results in alike(named, SYSTEMS).items():
+        for name, results in alike(named, [*SYSTEMS, RECIPE_PRESET]).items():
             shown += results
             for protocol in ("exact", "paper"):
                 measured = [result for result in results if result.metrics(protocol) is not None]
