@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from every_quantizer import CONTINUOUS, IMAGE, KINDS, build
+from every_quantizer import CONTINUOUS, IMAGE, KINDS, ONE_OF_EACH, build
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from arcvq import ArcVQ, Ball
@@ -103,9 +103,10 @@ def test_upkeep_compiles_too_and_reads_nothing_from_the_device() -> None:
     torch.testing.assert_close(twin.codebook, quantizer.codebook)
 
 
-def test_compiled_the_count_of_nonfinite_latents_is_told_and_nothing_raises() -> None:
-    compiled = torch.compile(ArcVQ(4, 8), backend="eager", fullgraph=True)
-    latents = torch.randn(2, 4, 3, 3)
+@pytest.mark.parametrize("kind", ONE_OF_EACH)
+def test_compiled_the_count_of_nonfinite_latents_is_told_and_nothing_raises(kind: str) -> None:
+    compiled = torch.compile(build(kind, 4, 8), backend="eager", fullgraph=True)
+    latents = torch.randn(2, 4, *IMAGE)
     assert compiled(latents).stats["nonfinite"].item() == 0
     latents[0, 1, 2, 0] = float("nan")
     latents[1, 3, 0, 0] = float("inf")

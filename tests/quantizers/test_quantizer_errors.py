@@ -112,7 +112,8 @@ def test_wrong_tokens_are_described(options: dict[str, Any], tokens: torch.Tenso
         ({"heads": 0}, "heads must be at least 1, got 0"),
         ({"heads": 3}, "dim 4 cannot be cut into 3 equal heads: choose another number or give code_dim"),
         ({"code_dim": 0}, "code_dim must be at least 1, got 0"),
-        ({"dim": 0}, "dim must be at least 1, got 0"),
+        ({"dim": 0}, "dim must be a whole number of at least 1, got 0"),
+        ({"dim": 8.0}, "dim must be a whole number of at least 1, got 8.0"),
         ({"ball": {"start": -1}}, "ball: the radius must stay positive, got start -1.0"),
         ({"ball": {"schedule": "linear", "end": 0, "duration": 5}}, "ball: the radius must stay positive"),
         ({"arc": {"weight": -3}}, "arc: the weight must not be negative, got weight -3.0"),
@@ -149,3 +150,9 @@ def test_the_signature_shows_every_option_with_its_default() -> None:
 def test_the_bare_contract_cannot_quantize() -> None:
     with pytest.raises(NotImplementedError):
         Quantizer(4, 8)(torch.randn(5, 4))
+
+
+def test_upkeep_takes_what_the_quantizer_returned() -> None:
+    quantizer = VQ(8, 4)
+    with pytest.raises(ArcvqError, match="after_step takes what the quantizer returned, a Quantized, not a Tensor"):
+        quantizer.after_step(quantizer(torch.randn(2, 8, 3)).quantized)  # type: ignore[arg-type]

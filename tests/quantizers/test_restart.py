@@ -1,10 +1,12 @@
 """Second lives for dead codes."""
 
+from typing import Any
+
 import pytest
 import torch
 
-from arcvq import ArcVQ, ArcvqError, Ball
-from arcvq.quantizers import Restart
+from arcvq import VQ, Arc, ArcVQ, ArcvqError, Ball
+from arcvq.quantizers import CVQ, Restart
 from arcvq.quantizers.restart import restart_
 
 
@@ -69,9 +71,35 @@ def test_padding_is_never_a_candidate() -> None:
     points = torch.cat([torch.ones(3, 2), torch.full((300, 2), -7.0)])
     valid = torch.arange(303) < 3
     codebook = torch.zeros(50, 2)
-    counts = torch.zeros(50, dtype=torch.int64)
+    counts = torch.tensor([3, *[0] * 49])  # the three valid ones chose the first code
     restart_(codebook, torch.full((50,), 1 / 50), counts, points, valid, Restart(decay=0.0, threshold=0.5))
-    assert torch.equal(codebook, torch.ones(50, 2))
+    assert torch.equal(codebook, torch.cat([torch.zeros(1, 2), torch.ones(49, 2)]))
+
+
+def test_every_micro_batch_offers_its_latents_and_padding_none() -> None:
+    torch.manual_seed(0)
+    latents, padding = torch.randn(2, 8, 4, 4) + 5, torch.zeros(2, 4, 4, dtype=torch.bool)
+    for last in (padding, ~padding):
+        quantizer = VQ(8, 64, restart=Restart(decay=0.0, threshold=0.9))
+        before = quantizer.codebook.detach().clone()
+        quantizer.after_step(quantizer(latents), quantizer(latents, last))
+        moved = (quantizer.codebook != before).any(dim=1)
+        assert moved.sum() > 32
+        rows = latents.movedim(1, -1).reshape(-1, 8)
+        assert (quantizer.codebook[moved].unsqueeze(1) == rows).all(dim=2).any(dim=1).all()
+
+
+@pytest.mark.parametrize("anchor", [None, "closest", "random"])
+def test_a_step_without_tokens_changes_nothing(anchor: Any) -> None:
+    restart, arc = Restart(decay=0.0, threshold=0.9), Arc(schedule="adaptive")
+    options: dict[str, Any] = {"arc": arc, "ball": None}
+    quantizer = CVQ(8, 4, anchor=anchor, **options) if anchor else VQ(8, 4, restart=restart, **options)
+    quantizer.after_step(quantizer(torch.randn(2, 8, 4, 4)))
+    before = {name: value.clone() for name, value in quantizer.state_dict().items()}
+    for _ in range(3):
+        quantizer.after_step(quantizer(torch.randn(2, 8, 4, 4), torch.zeros(2, 4, 4, dtype=torch.bool)))
+    after = quantizer.state_dict()
+    assert [name for name, value in before.items() if not torch.equal(value, after[name])] == ["step"]
 
 
 @pytest.mark.parametrize("values", [{"decay": 1.0}, {"decay": -0.1}, {"threshold": 0.0}, {"threshold": 1.0}])

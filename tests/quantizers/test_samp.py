@@ -209,3 +209,11 @@ def test_samp_alone_refuses_an_unknown_schedule_and_a_loss_it_does_not_have() ->
         Samp(Ball(schedule="exp"))
     with pytest.raises(ArcvqError, match="this Samp has no ArcLoss"):
         Samp(Ball()).loss(torch.randn(5, 4), torch.randn(3, 4))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_the_adaptive_level_lives_in_the_layer_s_own_precision(dtype: torch.dtype) -> None:
+    quantizer = ArcVQ(8, 16, arc=Arc(schedule="adaptive", smoothing=0.0)).to(dtype)
+    quantizer.after_step(quantizer(torch.randn(2, 8, 4, 4, dtype=dtype)))
+    assert quantizer.samp.level.dtype == dtype
+    assert 0 < quantizer.samp.level < 1

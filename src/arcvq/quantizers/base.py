@@ -80,8 +80,8 @@ class Quantizer(nn.Module):
 
     def __init__(self, dim: int, codebook_size: int = 512, **options: Any) -> None:
         super().__init__()
-        if dim < 1:
-            raise ArcvqError(f"dim must be at least 1, got {dim}")
+        if not hasattr(dim, "__index__") or dim < 1:
+            raise ArcvqError(f"dim must be a whole number of at least 1, got {dim!r}")
         self.dim = dim
         self.config = options_of(self.Config, {"codebook_size": codebook_size, **options})
         heads = self.config.heads
@@ -188,6 +188,11 @@ class Quantizer(nn.Module):
             )
         if not outputs:
             raise ArcvqError("after_step needs the outputs of this step's forward passes, e.g. after_step(output)")
+        for output in outputs:
+            if not isinstance(output, Quantized):
+                raise ArcvqError(
+                    f"after_step takes what the quantizer returned, a Quantized, not a {type(output).__name__}"
+                )
         self.keep_up([output.record for output in outputs])
 
     def keep_up(self, records: Sequence[Record]) -> None:

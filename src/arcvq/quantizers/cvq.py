@@ -85,7 +85,8 @@ class CVQ(VQ):
 
     def move_(self, step: Record, counts: Tensor) -> None:
         total = counts.sum()
-        self.usage.lerp_(counts.to(self.usage.dtype) / total.clamp(min=1), 1 - self.config.decay)
+        now = torch.where(total > 0, counts.to(self.usage.dtype) / total.clamp(min=1), self.usage)
+        self.usage.lerp_(now, 1 - self.config.decay)
         rate = torch.where(total > 0, anchor_rate(self.usage, self.config.decay), 0.0)
         if self.config.first_batch:
             rate = torch.where(self.step > 1, 0.0, rate)

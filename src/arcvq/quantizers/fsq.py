@@ -71,7 +71,10 @@ class FSQ(Quantizer):
         with without_autocast(latents):
             bounded = fsq_bound(latents.to(compute_dtype(latents)), self.levels)  # (N, d)
         half = [level // 2 for level in self.levels]
-        digits = [column.detach().round().to(torch.int64) + h for column, h in zip(bounded.unbind(dim=1), half)]
+        whole = (
+            bounded.detach().nan_to_num().round().to(torch.int64)
+        )  # what is no number is counted elsewhere, and gets a token
+        digits = [column + h for column, h in zip(whole.unbind(dim=1), half)]
         tokens = lattice_tokens(torch.stack(digits, dim=1), self.levels)
         scaled = torch.stack([column / h for column, h in zip(bounded.unbind(dim=1), half)], dim=1)
         return straight_through(self.lookup(tokens), scaled), tokens, {}, self.token_stats(tokens, valid)

@@ -215,9 +215,10 @@ class Samp(nn.Module):
 
     @torch.no_grad()
     def observe_(self, counts: Tensor) -> None:
-        """Tell the adaptive weight how the last step's tokens fell on the codes."""
+        """Tell the adaptive weight how the last step's tokens fell on the codes; without tokens it stays."""
         if self.arc is not None and self.observes:
-            self.level.lerp_(perplexity(counts) / counts.shape[0], 1 - self.arc.smoothing)
+            now = (perplexity(counts) / counts.shape[0]).to(self.level.dtype)
+            self.level.lerp_(torch.where(counts.sum() > 0, now, self.level), 1 - self.arc.smoothing)
 
     def extra_repr(self) -> str:
         return f"ball={self.ball}, arc={self.arc}"

@@ -157,7 +157,7 @@ class VQ(Quantizer):
                 counts = self.code_counts(step)
                 self.move_(step, counts)
                 if restart:
-                    self.restart_(records[-1].latents, records[-1].valid, counts, restart)
+                    self.restart_(step.latents, step.valid, counts, restart)
                 self.samp.observe_(counts)
             # Last, so that whatever moved a code leaves it inside the ball: step number t is bounded by M(t).
             self.bound_()
