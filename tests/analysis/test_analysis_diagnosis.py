@@ -5,7 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
+import yaml
 from safetensors.torch import save_file
 
 from arcvq.analysis import Finding, RunHistory, diagnose
@@ -54,6 +56,30 @@ def test_a_run_with_the_prior_is_not_told_to_add_it(run_writer: Writer, tmp_path
     finding = by_symptom(run)["dead codes"]
     assert finding.severity == "warning"
     assert "ArcLoss" not in finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("options", "remedy"),
+    [
+        (
+            {"restart": None, "arc": None},
+            "add the ball bound and ArcLoss, restart dead codes (quantizer.restart), or make the codebook smaller",
+        ),
+        ({"arc": None}, "add the ball bound and ArcLoss or make the codebook smaller"),
+        ({"revival": {}}, "revive dead codes sooner (quantizer.revival) or make the codebook smaller"),
+        ({"levels": [8, 8]}, "make the codebook smaller"),
+    ],
+    ids=["vq-vae", "sq-vae", "hvq-vae", "fsq"],
+)
+def test_nothing_is_advised_that_the_quantizer_cannot_take(
+    options: dict[str, Any], remedy: str, run_writer: Writer, tmp_path: Path
+) -> None:
+    folder = run_writer(tmp_path / "run", system="vq-vae", used=9)
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    (folder / "config.yaml").write_text(yaml.safe_dump(config | {"quantizer": {"codebook_size": 96, **options}}))
+    found = by_symptom(RunHistory.load(folder))
+    assert found["dead codes"].remedy == remedy
+    assert ("norm imbalance" in found) == ("levels" not in options)
 
 
 def test_losses_that_are_not_finite(run_writer: Writer, tmp_path: Path) -> None:

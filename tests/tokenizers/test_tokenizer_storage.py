@@ -148,6 +148,9 @@ def test_a_tokenizer_that_is_not_there_is_answered_with_what_could_be(tmp_path: 
     )
     assert error_of(tmp_path / "nowhere").startswith(f"{tmp_path / 'nowhere'}: no such run or model")
     assert error_of(tmp_path) == f"{tmp_path}: holds no tokenizer: neither config.json nor model/config.json is there"
+    (tmp_path / "config.yaml").touch()
+    (tmp_path / "checkpoints").mkdir()
+    assert error_of(tmp_path).startswith(f"{tmp_path}: its training has not ended, and there is no model yet: ")
 
 
 def test_a_file_is_not_a_folder(saved: Path) -> None:

@@ -1,9 +1,9 @@
 """A small doctor for codebooks: which symptom, with which numbers, and what usually helps."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -35,6 +35,16 @@ STUCK_STEPS = 200  # a shorter run has not had the time to move
 
 # The bound always binds when at least this share of the codes is clipped at every evaluation of the second half.
 ALWAYS_CLIPPED = 0.99
+
+# What helps, and the option that the quantizer must have for it.
+Way = tuple[str | None, str]
+PRIOR: Way = ("arc", "add the ball bound and ArcLoss")
+RESTART: Way = ("restart", "restart dead codes (quantizer.restart)")
+REVIVAL: Way = ("revival", "revive dead codes sooner (quantizer.revival)")
+KMEANS: Way = ("restart", "start from k-means (quantizer.start)")  # whoever can restart codes can start them so
+WIDER: Way = ("start", "start from a wider initialisation")
+BOUND: Way = ("ball", "bound the norms (ball bound)")
+UNIT: Way = (None, "normalise codes and latents")
 
 # Rows of a distance matrix held at once.
 ROWS_AT_ONCE = 2048
@@ -92,7 +102,7 @@ def _dead_codes(history: RunHistory) -> Iterator[Finding]:
             "dead codes",
             "critical" if share > DEAD_SHARE_CRITICAL else "warning",
             f"{dead:,} of {snapshot.size:,} codes ({share:.0%}) receive no token of the evaluation set",
-            _remedy(history, "restart dead codes (quantizer.restart), or make the codebook smaller"),
+            _remedy(history, PRIOR, RESTART, REVIVAL, (None, "make the codebook smaller")),
         )
 
 
@@ -109,6 +119,8 @@ def _few_tokens(history: RunHistory) -> Iterator[Finding]:
 
 
 def _norm_imbalance(history: RunHistory) -> Iterator[Finding]:
+    if "levels" in _options(history):
+        return  # a lattice's codes lie where they lie
     snapshot = history.last_snapshot
     used = snapshot.norms[snapshot.used & snapshot.finite]
     unused = snapshot.norms[~snapshot.used & snapshot.finite]
@@ -122,9 +134,8 @@ def _norm_imbalance(history: RunHistory) -> Iterator[Finding]:
             "norm imbalance",
             "warning",
             f"the median norm is {longer:.3g} for used codes and {shorter:.3g} for unused ones",
-            "lower the ball bound's growth rate alpha, so that all codes compete at one length"
-            if bounded
-            else "bound the norms (ball bound) or normalise codes and latents, so that all codes compete at one length",
+            ("lower the ball bound's growth rate alpha" if bounded else _remedy(history, BOUND, UNIT))
+            + ", so that all codes compete at one length",
         )
 
 
@@ -137,9 +148,7 @@ def _near_duplicates(history: RunHistory) -> Iterator[Finding]:
             "warning",
             f"{duplicates:,} of {snapshot.size:,} codes ({duplicates / snapshot.size:.0%}) lie closer to another code than "
             f"{DUPLICATE_DISTANCE:.0%} of a used code's median norm",
-            _remedy(
-                history, "start from a wider initialisation, or reduce the codebook: duplicates carry no information"
-            ),
+            _remedy(history, PRIOR, WIDER, (None, "make the codebook smaller: duplicates carry no information")),
         )
 
 
@@ -155,10 +164,8 @@ def _stuck_perplexity(history: RunHistory) -> Iterator[Finding]:
             "perplexity stuck",
             "warning",
             f"perplexity is {last:.1f} of {size:,} and was {halfway:.1f} halfway through training",
-            _remedy(
-                history,
-                "restart dead codes (quantizer.restart) or start from k-means (quantizer.start); more steps alone will not help",
-            ),
+            _remedy(history, PRIOR, RESTART, KMEANS, REVIVAL, (None, "make the codebook smaller"))
+            + "; more steps alone will not help",
         )
 
 
@@ -185,10 +192,22 @@ def _ball_bound(history: RunHistory) -> Iterator[Finding]:
         )
 
 
-def _remedy(history: RunHistory, otherwise: str) -> str:
-    """The prior first, but only to a run that does not have it already."""
+def _remedy(history: RunHistory, *ways: Way) -> str:
+    """Those that the run's quantizer can take and does not have already, joined in words."""
+    options = _options(history)
     has_prior = len(history.train_series("arc")) > 0 and len(history.train_series("ball_radius")) > 0
-    return otherwise if has_prior else f"add the ball bound and ArcLoss, {otherwise}"
+    words = [
+        text
+        for option, text in ways
+        if (option is None or option in options) and not (has_prior and (option, text) == PRIOR)
+    ]
+    return ", ".join(words[:-1]) + f"{',' * (len(words) > 2)} or " * (len(words) > 1) + words[-1]
+
+
+def _options(history: RunHistory) -> Mapping[str, Any]:
+    """Of the run's quantizer, whether set or not: a run's config.yaml has them all."""
+    found = history.config.get("quantizer")
+    return found if isinstance(found, Mapping) else {}
 
 
 def near_duplicates(snapshot: Snapshot) -> int:

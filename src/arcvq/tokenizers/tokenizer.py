@@ -295,6 +295,10 @@ def _locate(source: str | Path) -> Path:
     for candidate in (path, path / "model"):
         if (candidate / "config.json").is_file():
             return candidate
+    if (path / "config.yaml").is_file() and (path / "checkpoints").is_dir():
+        raise ArcvqError(
+            f"{path}: its training has not ended, and there is no model yet: the same arcvq train command goes on"
+        )
     if path.is_dir():
         raise ArcvqError(f"{path}: holds no tokenizer: neither config.json nor model/config.json is there")
     if path.exists():
