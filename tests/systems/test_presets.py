@@ -12,7 +12,7 @@ from arcvq import Arc, ArcvqError, Ball
 from arcvq.config import to_dict
 from arcvq.data import to_unit
 from arcvq.quantizers import Entropy
-from arcvq.systems import SYSTEMS, load_system, preset_header, preset_names, preset_path
+from arcvq.systems import SYSTEMS, load_system, preset_header, preset_names, preset_path, preset_title
 
 DATA_SETS = ("cifar10", "fashion-mnist", "mnist", "sample")
 NAMES = (
@@ -165,6 +165,15 @@ def test_a_preset_opens_with_what_it_is_and_its_own_command(preset: str) -> None
     assert command == f"arcvq train {preset}"
     assert out.startswith("runs/")
     assert out.endswith(f"-{preset.split('/')[1]}")
+
+
+@pytest.mark.parametrize("preset", preset_names())
+def test_a_preset_s_title_is_one_sentence(preset: str) -> None:
+    title, header = preset_title(preset), " ".join(preset_header(preset))
+    assert header.startswith(title)
+    assert title.endswith(".")
+    assert len(title) < 300
+    assert ". The" not in title
 
 
 @pytest.mark.parametrize("preset", preset_names())

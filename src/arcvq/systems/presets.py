@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -46,10 +47,10 @@ def preset_header(source: str) -> list[str]:
 
 
 def preset_title(source: str) -> str:
-    """The first sentence or two of the header: what stands above the command."""
+    """The first sentence of the header."""
     lines = preset_header(source)
     above = lines[: next((i for i, line in enumerate(lines) if line.startswith("arcvq ")), 1)]
-    return " ".join(above)
+    return re.split(r"(?<=\.) (?=[A-Z])", " ".join(above), maxsplit=1)[0]
 
 
 def load_system(source: str, arguments: Sequence[str] = ()) -> System:
