@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +32,14 @@ def result(
     metrics: Any = WHOLE,
     measured: tuple[str, str, float] | None = None,
     at_a_time: int = 1,
+    model: Any = None,
     **how: Any,
 ) -> None:
     data, name = key.split("/")
     name, seed = name.split("-seed")
     device, date, took = measured or (device_name(CPU), "2026-01-01", 10.0)
     training = {"epochs": 500, "precision": "fp32", "compile": False, "accumulate": 1, **how}
-    config = {"system": name, "data": {"name": data, "batch_size": 1024}, "training": training}
+    config = {"system": name, "data": {"name": data, "batch_size": 1024}, "training": training, **(model or {})}
     document = {
         "name": name, "seed": int(seed), "config": config, "measured": {"date": date, "device": device},
         "protocols": {p: {"metrics": metrics, "missing": {}, "seconds": took} for p in protocols},
@@ -178,7 +180,8 @@ def test_where_only_other_trunks_are_timed_they_serve(places: Places) -> None:
     assert plan_of("table1", places, data=["cifar10"], seeds=[1], only=["vq-vae"]).open[0].train == 500.0
     places.runs.mkdir()
     time = {"preset": "cifar10/of-an-older-version", "device": device_name(CPU), "steps": 1000, "train": 900.0}
-    how = "precision fp32, compile False, accumulate 1, batch 1024, limit None, data cifar10, for 500 epochs"
+    kind = "precision fp32, compile False, accumulate 1, batch 1024, limit None, data cifar10"
+    how = {"kind": kind, "unit": "epochs", "length": 500}
     (places.runs / "times.json").write_text(json.dumps({"times": [time | {"how": how}]}))
     assert plan_of("table1", places, data=["cifar10"], seeds=[1], only=["vq-vae"]).open[0].train == 900.0
     result(places, "cifar10/arcvq-vae-seed1", seconds=110.0)
@@ -229,6 +232,39 @@ def test_time_of_another_length_is_stretched(places: Places) -> None:
     result(places, "cifar10/hvq-vae-seed1", seconds=60.0, epochs=None, stages=stages)
     (layers,) = plan_of("tuning", places, only=["tune-hvq-vae-lr1e-3"]).open
     assert layers.train == 10.0 + 50.0 * 100 / 500
+
+
+@pytest.mark.parametrize("setting", ["--tokenizer.width=1024", "--quantizer.codebook_size=65536"])
+def test_time_of_another_size_is_another(places: Places, setting: str) -> None:
+    def known(**options: Any) -> tuple[float | None, str]:
+        (planned,) = plan_of("table1", places, data=["cifar10"], seeds=[9], only=["vq-vae"], **options).open
+        return planned.train, planned.source
+
+    result(places, "cifar10/vq-vae-seed1", seconds=100.0)
+    result(places, "cifar10/arcvq-vae-seed1", seconds=100.0)
+    assert known() == (100.0, "results")
+    assert known(settings=[setting]) == (None, "")  # nor does another preset know
+    plan = plan_of("table1", places, data=["cifar10"], seeds=[2], only=["vq-vae"], settings=[setting])
+    plan.times.learn(plan.open[0].run, 1000, 910.0, 1, 4.0)
+    assert known(settings=[setting]) == (910.0, "a run of this sweep")
+    assert known(settings=[setting, "--training.epochs=50"]) == (10.0 + 900.0 * 50 / 500, "another length")
+    assert known() == (100.0, "results")
+
+
+def test_results_of_another_size_are_no_measure(places: Places) -> None:
+    system: Any = load_system("cifar10/vq-vae")
+    usual = {"tokenizer": asdict(system.tokenizer), "quantizer": asdict(system.quantizer)}
+    result(places, "cifar10/vq-vae-seed1", seconds=100.0, model=usual)
+    result(places, "cifar10/vq-vae-seed2", seconds=20.0, model=usual | {"tokenizer": {"width": 8}})
+    assert plan_of("table1", places, data=["cifar10"], seeds=[9], only=["vq-vae"]).open[0].train == 100.0
+
+
+def test_times_of_an_older_version_are_left_out(places: Places) -> None:
+    how = "precision fp32, compile False, accumulate 1, batch 1024, limit None, data cifar10, for 500 epochs"
+    time = {"preset": "cifar10/vq-vae", "how": how, "device": device_name(CPU), "steps": 1000, "train": 900.0}
+    places.runs.mkdir()
+    (places.runs / "times.json").write_text(json.dumps({"times": [time]}))
+    assert plan_of("table1", places, data=["cifar10"], seeds=[1], only=["vq-vae"]).open[0].train is None
 
 
 def test_a_wrong_setting_is_told_before_anything_starts(places: Places) -> None:

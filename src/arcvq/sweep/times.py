@@ -16,13 +16,24 @@ from arcvq.errors import ArcvqError
 from arcvq.storage import read_json, write_json
 from arcvq.sweep.run import Run
 from arcvq.sweep.workers import POLL, TRAINING, Worker
-from arcvq.systems import System, load_system, preset_names
+from arcvq.systems import load_system, preset_names
 from arcvq.tables import EXPERIMENTS, Result
 
 # Of an evaluation nobody has timed yet.
 EVALUATE, QUICK_EVALUATE = 60.0, 10.0
 # Of a training's duration, what does not grow with its length.
 BEGIN = 10.0
+# Settings of a quantizer that are the model's size, as all of its tokenizer's are.
+SIZES = ("codebook_size", "code_dim", "heads")
+
+
+@dataclass(frozen=True)
+class How:
+    """What decides how long a training takes, beside its preset: trainings of one kind differ in their length alone."""
+
+    kind: str
+    unit: str
+    length: int
 
 
 @dataclass(frozen=True)
@@ -30,7 +41,7 @@ class Time:
     """One run's seconds. `train` is its share of the device: its duration divided by how many ran at a time."""
 
     preset: str
-    how: str
+    how: How
     device: str
     steps: int
     train: float
@@ -49,19 +60,19 @@ class Times:
     ) -> None:
         self.file, self.device, self.dry_runs, self.say = file, device, dry_runs, say
         try:
-            self.known = [Time(**entry) for entry in read_json(file, "a sweep")["times"]] if file.is_file() else []
+            self.known = _read_times(file) if file.is_file() else []
         except (KeyError, TypeError):
             raise ArcvqError(f"{file}: not the times of a sweep: delete it, and they are taken anew") from None
         finished = [result for result in results if not result.diverged]
         timed = [_of_result(result, preset) for result in finished if (preset := _preset(result))]
         self.trained = [entry for entry in timed if entry.device == device]
         self.measured = [result for result in finished if result.document["measured"]["device"] == device]
-        self.failures: dict[tuple[str, str], str] = {}
+        self.failures: dict[tuple[str, How], str] = {}
         self.worker: Worker | None = None  # for trial steps
 
     def find(self, run: Run) -> Time | None:
         """Seconds of a training like this one; None if there is no telling."""
-        how = _how(load_system(run.preset, run.overrides))
+        how = _how(run)
         own = [t for t in self.known if (t.preset, t.device) == (run.preset, self.device)]
         alike = [t for t in own if t.how == how]
         if alike:
@@ -97,7 +108,7 @@ class Times:
                 days.setdefault(result.document["measured"]["date"], []).append(seconds)
         return statistics.median(days[max(days)]) if days else QUICK_EVALUATE if quick else EVALUATE
 
-    def try_out(self, run: Run, how: str) -> Time | None:
+    def try_out(self, run: Run, how: How) -> Time | None:
         if (run.preset, how) in self.failures:
             return None
         self.say(f"{run.key}: nobody has timed its like on this device: a few trial steps")
@@ -133,8 +144,7 @@ class Times:
             self.worker = None
 
     def learn(self, run: Run, steps: int, trained_in: float, at_a_time: int, evaluate: float) -> None:
-        how, quick = _how(load_system(run.preset, run.overrides)), run.experiment.quick
-        share = trained_in / at_a_time
+        how, quick, share = _how(run), run.experiment.quick, trained_in / at_a_time
         self.known.append(Time(run.preset, how, self.device, steps, share, evaluate, quick=quick, at_a_time=at_a_time))
         self.save()
 
@@ -142,27 +152,49 @@ class Times:
         write_json(self.file, {"times": [asdict(entry) for entry in self.known]})
 
 
-def _how(system: System) -> str:
-    return _how_of(asdict(system))
+def _read_times(file: Path) -> list[Time]:
+    """Without those of older versions, whose `how` was a sentence that left out the model's size."""
+    entries = [entry for entry in read_json(file, "a sweep")["times"] if not isinstance(entry["how"], str)]
+    return [Time(**entry | {"how": How(**entry["how"])}) for entry in entries]
 
 
-def _how_of(config: dict[str, Any]) -> str:
-    """What decides how long a training takes, beside its preset; its length comes last."""
+def _how(run: Run) -> How:
+    return _how_of(asdict(load_system(run.preset, run.overrides)), run.preset)
+
+
+def _how_of(config: dict[str, Any], preset: str) -> How:
     training, data = config["training"], config["data"]
     parts = [f"{key} {training.get(key)}" for key in ("precision", "compile", "accumulate")]
     parts += [f"batch {data['batch_size']}", f"limit {data.get('limit')}", f"data {data['name']}"]
+    parts += _resized(config, preset)
     stages = training.get("stages") or [training]
     epochs, steps = (sum(stage.get(unit) or 0 for stage in stages) for unit in ("epochs", "steps"))
-    return f"{', '.join(parts)}, for {f'{epochs} epochs' if epochs else f'{steps} steps'}"
+    return How(", ".join(parts), *(("epochs", epochs) if epochs else ("steps", steps)))
 
 
-def _stretched(time: Time, how: str) -> Time | None:
+def _resized(config: dict[str, Any], preset: str) -> list[str]:
+    """Where the model is of another size than its preset's. Only that, so that one preset can stand in for another."""
+    usual = _usual_sizes(preset)
+    return [f"{key} {value}" for key, value in _sizes(config).items() if value != usual.get(key, value)]
+
+
+@cache
+def _usual_sizes(preset: str) -> dict[str, Any]:
+    return _sizes(asdict(load_system(preset))) if preset in preset_names() else {}
+
+
+def _sizes(config: dict[str, Any]) -> dict[str, Any]:
+    """What a configuration, maybe an older version's, says of its model's size."""
+    tokenizer, quantizer = config.get("tokenizer", {}), config.get("quantizer", {})
+    sizes = {f"tokenizer.{key}": value for key, value in tokenizer.items()}
+    return sizes | {f"quantizer.{key}": quantizer[key] for key in SIZES if key in quantizer}
+
+
+def _stretched(time: Time, how: How) -> Time | None:
     """The time of the same training at another length."""
-    (kind, _, length), (wanted_kind, _, wanted) = (text.rpartition(", for ") for text in (time.how, how))
-    (count, unit), (wanted_count, wanted_unit) = length.split(), wanted.split()
-    if (kind, unit) != (wanted_kind, wanted_unit):
+    if (time.how.kind, time.how.unit) != (how.kind, how.unit):
         return None
-    share = int(wanted_count) / int(count)
+    share = how.length / time.how.length
     begin = min(BEGIN / time.at_a_time, time.train)
     train = begin + (time.train - begin) * share
     return replace(time, how=how, steps=round(time.steps * share), train=train, source="another length")
@@ -184,7 +216,7 @@ def _kind(preset: str) -> tuple[str, str]:
 
 def _of_result(result: Result, preset: str) -> Time:
     training = result.document["training"]
-    how, share = _how_of(result.document["config"]), training["seconds"] / result.at_a_time
+    how, share = _how_of(result.document["config"], preset), training["seconds"] / result.at_a_time
     return Time(preset, how, training["device"], training["steps"], share, source="results", at_a_time=result.at_a_time)
 
 
