@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -432,6 +433,12 @@ def _bench_tokens(arguments: argparse.Namespace) -> int:
 
 
 def sweep(arguments: argparse.Namespace) -> int:
+    with ExitStack() as held:
+        return _sweep(arguments, held)
+
+
+def _sweep(arguments: argparse.Namespace, held: ExitStack) -> int:
+    """`held` comes to hold the sweep's lock, unless there is only something to plan."""
     from arcvq.report import print_plan
     from arcvq.storage import check_file
     from arcvq.sweep import Places, make_plan, run_plan
@@ -443,10 +450,16 @@ def sweep(arguments: argparse.Namespace) -> int:
         raise ArcvqError(f"--budget {arguments.budget}: expected a number of minutes above 0")
     if arguments.split and arguments.budget is None:
         raise ArcvqError("--split needs a --budget: without one nothing is cut")
+    places = Places(arguments.out, arguments.results, arguments.models, keep_models=arguments.keep_models)
+
+    def hold() -> None:
+        if not arguments.plan:
+            held.enter_context(places.locked())
+
     began, device = time.monotonic(), choose_device(None)
     plan = make_plan(
         arguments.table,
-        Places(arguments.out, arguments.results, arguments.models, keep_models=arguments.keep_models),
+        places,
         data=arguments.data,
         seeds=arguments.seeds,
         only=arguments.only,
@@ -457,6 +470,7 @@ def sweep(arguments: argparse.Namespace) -> int:
         parallel=arguments.parallel,
         dry_runs=not arguments.no_dry_run,
         say=lambda line: print(line, file=sys.stderr, flush=True),
+        hold=hold,
     )
     if arguments.plan and arguments.json:
         _print_json(plan.to_json())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import shutil
@@ -37,6 +38,23 @@ def writing(path: Path) -> Iterator[Path]:
     finally:
         if temporary is not None and temporary.exists():
             shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextmanager
+def locked(file: Path, who: str) -> Iterator[None]:
+    """One at a time, named by `who`, writes to the folder of `file`. The lock is the process's: a killed one leaves none behind."""
+    try:
+        lock = file.open("a")
+    except OSError as error:
+        raise cannot_write(file.parent, error) from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ArcvqError(
+                f"{file.parent}: another {who} is writing here: wait for it, or choose another --out"
+            ) from None
+        yield
 
 
 def check_file(path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from arcvq.errors import Stopped
+from arcvq.sweep import Places
 
 Run = Callable[..., Any]
 
@@ -334,3 +335,18 @@ def test_a_wrong_way_of_running_is_refused_before_the_work(
 )  # fmt: skip
 def test_a_sweep_refuses_a_budget_that_is_none(flags: list[str], message: str, refused: Callable[..., str]) -> None:
     assert message in refused("sweep", "table1", *flags)
+
+
+def test_a_second_sweep_in_the_same_folder_is_refused(arcvq: Run, refused: Callable[..., str], tmp_path: Path) -> None:
+    places = Places(tmp_path / "runs", tmp_path / "results", tmp_path / "models")
+    words = ["sweep", "table1", "--only", "vq-vae", "--data", "sample", "--seeds", "1", "--no-dry-run"]
+    words += ["--out", str(places.runs), "--results", str(places.results), "--models", str(places.models)]
+    with places.locked():
+        assert "runs: another sweep is writing here: wait for it" in refused(*words)
+        assert arcvq(*words, "--plan").code == 0
+    assert "unknown key" in refused(*words, "--training.speed", "9")
+
+
+def test_a_wrong_sweep_makes_no_folder(refused: Callable[..., str], tmp_path: Path) -> None:
+    refused("sweep", "table1", "--out", tmp_path / "runs", "--training.speed", "9")
+    assert not (tmp_path / "runs").exists()

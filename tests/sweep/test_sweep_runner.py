@@ -17,10 +17,11 @@ import pytest
 import torch
 
 from arcvq import Tokenizer
+from arcvq.cli import main
 from arcvq.report import print_plan
 from arcvq.storage import write_json
 from arcvq.sweep import Outcome, Places, Plan, make_plan, run_plan
-from arcvq.sweep.run import Run
+from arcvq.sweep.run import PYTHON, Run
 from arcvq.sweep.runner import Job, Runner
 from arcvq.sweep.workers import Worker
 from arcvq.tables import read_results
@@ -152,6 +153,20 @@ def test_a_budget_starts_nothing_that_cannot_end(places: Places, tiny_settings: 
     outcome = run_plan(plan, budget=5, say=said.append)
     assert (outcome.left, outcome.done) == (["sample/vq-vae-seed1"], [])
     assert said[-1] == "nothing fits: the shortest run needs 13.0 minutes; give a larger --budget, or --split"
+
+
+@pytest.mark.usefixtures("quick")
+def test_only_its_own_trainings_are_timed(places: Places, tiny_settings: Settings) -> None:
+    plan = plan_of("table1", places, ["vq-vae", "arcvq-vae"], tiny_settings())
+    trained, begun = plan.open
+    for each in (trained, begun):  # by others, since the plan was made
+        assert main(each.run.train_command(places)[len(PYTHON) :]) == 0
+    begun.run.folder(places).training.unlink()
+    said: list[str] = []
+    assert len(run_plan(plan, say=said.append).done) == 2
+    assert plan.times.known == []
+    assert f"{trained.run.key}: is measured" in said
+    assert "at_a_time" not in json.loads(trained.run.folder(places).training.read_text())
 
 
 def test_what_is_trained_waits_for_no_training(places: Places) -> None:

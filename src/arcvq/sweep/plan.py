@@ -117,8 +117,10 @@ def make_plan(
     parallel: int | None = None,
     dry_runs: bool = True,
     say: Callable[[str], None] = lambda _: None,
+    hold: Callable[[], None] = lambda: None,
 ) -> Plan:
-    """`parallel` trainings at a time; by default as many as pay, which without MPS is one. `say` hears of trial steps."""
+    """`parallel` trainings at a time; by default as many as pay, which without MPS is one. `say` hears of trial steps; `hold` is
+    called before them, when all that was asked for is known to make sense: whoever means to run the plan locks the folder then."""
     runs = choose_runs(table, data=data, seeds=seeds, only=only, settings=settings, suffix=suffix)
     planned = [Planned(run, run.state(places)) for run in runs]
     for each in planned:
@@ -126,6 +128,7 @@ def make_plan(
         each.trained = each.run.trained(places)
         if each.open:
             check_settings(each.run)
+    hold()
     results = read_results(places.results) if places.results.is_dir() else []
     times = Times(places.runs / "times.json", results, device_name(device), dry_runs=dry_runs, say=say)
     plan = Plan(planned, places, times, device_name(device), parallel or 1, asked=parallel is not None)

@@ -7,13 +7,14 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
 from arcvq.config import nearest, to_dict
 from arcvq.errors import ArcvqError
 from arcvq.metrics import PROTOCOLS
-from arcvq.storage import read_json, write_bytes, write_json, writing
+from arcvq.storage import cannot_write, locked, read_json, write_bytes, write_json, writing
 from arcvq.systems import preset_names
 from arcvq.tables import EXPERIMENTS, TABLES, Experiment, Result, Table
 from arcvq.training import RunFolder
@@ -46,6 +47,14 @@ class Places:
     results: Path
     models: Path
     keep_models: bool = False
+
+    def locked(self) -> AbstractContextManager[None]:
+        """One sweep at a time."""
+        try:
+            self.runs.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise cannot_write(self.runs, error) from None
+        return locked(self.runs / "lock", "sweep")
 
 
 @dataclass(frozen=True)

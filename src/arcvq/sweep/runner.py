@@ -46,6 +46,7 @@ class Job:
     began: float = 0.0
     begins_at: int = 0  # in the log, which earlier attempts may have begun
     trained_in: float | None = None  # None: it was trained before
+    whole: bool = False  # nothing of its training was there when this sweep began it
 
     @property
     def training(self) -> bool:
@@ -161,7 +162,9 @@ class Runner:
 
     def begin(self, planned: Planned) -> None:
         run = planned.run
-        job = Job(planned, self.places.runs / f"{run.key}.log")
+        folder = run.folder(self.places)
+        planned.trained = planned.trained or folder.training.is_file()  # by somebody else, since the plan was made
+        job = Job(planned, self.places.runs / f"{run.key}.log", whole=not folder.config.is_file())
         self.jobs.append(job)
         if not planned.trained:
             self.say(f"{run.key}: {'goes on' if planned.state == 'begun' else 'begins'}")
@@ -232,7 +235,7 @@ class Runner:
         run.lay_over(self.places)
         self.outcome.done.append(run.key)
         self.keep(run)
-        if job.planned.state != "begun" and job.trained_in is not None:  # the whole training was seen
+        if job.whole and job.trained_in is not None:
             steps = read_json(run.folder(self.places).training, "a finished run")["steps"]
             self.plan.times.learn(run, steps, job.trained_in, self.plan.at_a_time, measured_in)
             for planned in self.waiting:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import yaml
 
 from arcvq.config import read_yaml, to_dict
 from arcvq.errors import ArcvqError
-from arcvq.storage import cannot_write, write_bytes
+from arcvq.storage import cannot_write, locked, write_bytes
 from arcvq.systems import System, parse_system
 
 
@@ -62,21 +61,9 @@ class RunFolder:
     def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """One training at a time. The lock is the process's: a killed one leaves none behind."""
-        try:
-            file = self.lock.open("a")
-        except OSError as error:
-            raise cannot_write(self.path, error) from None
-        with file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ArcvqError(
-                    f"{self.path}: another training is writing here: wait for it, or choose another --out"
-                ) from None
-            yield
+    def locked(self) -> AbstractContextManager[None]:
+        """One training at a time."""
+        return locked(self.lock, "training")
 
     def system(self) -> System:
         if not self.config.is_file():
