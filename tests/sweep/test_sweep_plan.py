@@ -93,6 +93,9 @@ def test_a_table_is_known_by_number_and_by_name() -> None:
         ({"table": "ablations", "only": ["vq-vae"]}, "--only vq-vae: ablations has no such run"),
         ({"table": "table1", "data": ["cifar"]}, "--data cifar: there is no preset for it: did you mean cifar10"),
         ({"table": "table1", "suffix": "../bf16"}, "--suffix ../bf16: becomes part of file names"),
+        ({"table": "table1", "settings": ["--training.seed", "5"]}, r"--training\.seed: .*; --seeds N says which"),
+        ({"table": "table1", "settings": ["--name=foo"]}, "--name: .*; --suffix WORD ends the names"),
+        ({"table": "table1", "settings": ["--training.steps"]}, r"--training\.steps needs a value"),
     ],
 )
 def test_a_wrong_name_is_told(arguments: dict[str, Any], message: str) -> None:
@@ -104,6 +107,15 @@ def test_a_wrong_name_is_told(arguments: dict[str, Any], message: str) -> None:
 def test_every_experiment_is_a_configuration(name: str) -> None:
     run = choose_runs("all", data=["cifar10"], only=[name])[0]
     assert load_system(run.preset, run.overrides).title == name
+
+
+@pytest.mark.parametrize(("setting", "length"), [("--training.steps=4", (None, 4)), ("--training.epochs=3", (3, None))])
+def test_a_length_that_is_given_replaces_the_tables_own(setting: str, length: tuple[int | None, int | None]) -> None:
+    for run in choose_runs("budgets", settings=[setting], data=["cifar10"]):
+        training = load_system(run.preset, run.overrides).training
+        assert length == (training.epochs, training.steps)
+    (run, *_) = choose_runs("tuning", settings=["--training.learning_rate=9"])
+    assert load_system(run.preset, run.overrides).training.learning_rate < 1  # that is what the table is about
 
 
 def test_what_is_there_is_left_out(places: Places) -> None:

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from arcvq.config import nearest, to_dict
+from arcvq.config import nearest, override, to_dict
 from arcvq.errors import ArcvqError
 from arcvq.metrics import PROTOCOLS
 from arcvq.storage import cannot_write, locked, read_json, write_bytes, write_json, writing
@@ -36,6 +37,8 @@ ORDER: tuple[tuple[str, tuple[int, ...]], ...] = (
 )
 # What a quick run is measured by; the rest takes most of an evaluation's time.
 QUICK = ("l1", "mse", "psnr", "ssim", "usage", "perplexity", "bits_per_image")
+# How an experiment says its length.
+LENGTHS = ("--training.epochs=", "--training.steps=")
 PYTHON = (sys.executable, "-m", "arcvq")
 
 
@@ -79,9 +82,10 @@ class Run:
 
     @property
     def overrides(self) -> list[str]:
-        """What a table is about has the last word."""
-        own = (f"--name={self.name}", f"--training.seed={self.seed}")
-        return [*self.settings, *self.experiment.settings, *own]
+        """What a table is about has the last word, except that a length that was given replaces its own."""
+        replaced = LENGTHS if any(map(_training(self.settings).get, ("epochs", "steps", "stages"))) else ()
+        about = [word for word in self.experiment.settings if not word.startswith(replaced)]
+        return [*self.settings, *about, f"--name={self.name}", f"--training.seed={self.seed}"]
 
     def folder(self, places: Places) -> RunFolder:
         return RunFolder(places.runs / self.key)
@@ -221,6 +225,7 @@ def choose_runs(
             raise ArcvqError(f"--data {name}: there is no preset for it{nearest(name, sets)}")
     if suffix and not re.fullmatch(r"[\w.-]+", suffix):
         raise ArcvqError(f"--suffix {suffix}: becomes part of file names: letters, digits, '-', '_' and '.' only")
+    _check_given(settings)
     runs = [
         Run(name, EXPERIMENTS[run], seed, tuple(settings), suffix)
         for key, wanted in _parts(table, seeds)
@@ -230,6 +235,20 @@ def choose_runs(
         if not only or run in only
     ]
     return list(dict.fromkeys(runs))
+
+
+def _check_given(settings: Sequence[str]) -> None:
+    """Each has a value, and none is what a sweep gives its runs itself."""
+    if "name" in override({}, settings):
+        raise ArcvqError("--name: a sweep names its runs itself; --suffix WORD ends the names")
+    if "seed" in _training(settings):
+        raise ArcvqError("--training.seed: a sweep gives its runs their seeds itself; --seeds N says which")
+
+
+def _training(settings: Sequence[str]) -> dict[str, Any]:
+    """What the settings say of the training."""
+    training = override({}, settings).get("training")
+    return training if isinstance(training, dict) else {}
 
 
 def _parts(table: str, seeds: Sequence[int] | None) -> Iterator[tuple[str, Sequence[int]]]:
