@@ -440,12 +440,14 @@ def sweep(arguments: argparse.Namespace) -> int:
 def _sweep(arguments: argparse.Namespace, held: ExitStack) -> int:
     """`held` comes to hold the sweep's lock, unless there is only something to plan."""
     from arcvq.report import print_plan
-    from arcvq.storage import check_file
+    from arcvq.storage import check_file, check_folder
     from arcvq.sweep import Places, make_plan, run_plan
     from arcvq.tokenizers.inference import choose_device
 
     if arguments.archive:
         check_file(arguments.archive)
+    for folder in (arguments.out, arguments.results, arguments.models):
+        check_folder(folder)
     if arguments.budget is not None and not arguments.budget > 0:
         raise ArcvqError(f"--budget {arguments.budget}: expected a number of minutes above 0")
     if arguments.split and arguments.budget is None:

@@ -63,6 +63,13 @@ def check_file(path: Path) -> None:
         raise ArcvqError(f"{path}: is a folder; expected the name of a file")
 
 
+def check_folder(path: Path) -> None:
+    """A file where a folder should go, or one above it, is told as early."""
+    there = next((each for each in (path, *path.parents) if each.exists()), None)
+    if there is not None and not there.is_dir():
+        raise ArcvqError(f"{there}: is a file; expected a folder")
+
+
 def write_bytes(path: Path, data: bytes) -> None:
     """One file, whole or absent."""
     check_file(path)

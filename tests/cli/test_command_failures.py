@@ -350,3 +350,16 @@ def test_a_second_sweep_in_the_same_folder_is_refused(arcvq: Run, refused: Calla
 def test_a_wrong_sweep_makes_no_folder(refused: Callable[..., str], tmp_path: Path) -> None:
     refused("sweep", "table1", "--out", tmp_path / "runs", "--training.speed", "9")
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("option", ["--out", "--results", "--models"])
+@pytest.mark.parametrize("name", ["file", "file/below"])
+def test_a_sweep_refuses_a_file_for_a_folder(
+    option: str, name: str, refused: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def planned(*arguments: object, **options: object) -> None:
+        raise AssertionError("it went on")
+
+    monkeypatch.setattr("arcvq.sweep.make_plan", planned)
+    (tmp_path / "file").touch()
+    assert refused("sweep", "table1", option, tmp_path / name).endswith("file: is a file; expected a folder")
