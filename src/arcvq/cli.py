@@ -194,7 +194,7 @@ def build_parser() -> argparse.ArgumentParser:
         takes_settings=True,
     )
     sub.add_argument("table", metavar="TABLE", help="all, studies, table1, ablations, components, hyperspherical, ...")
-    sub.add_argument("--seeds", type=_positive, nargs="+", metavar="N", help="default: 1 2 3 for Table 1, else 1")
+    sub.add_argument("--seeds", type=_positive, nargs="+", metavar="N", help="default: the table's")
     sub.add_argument("--data", nargs="+", metavar="NAME", help="data sets (default: the table's)")
     sub.add_argument("--only", nargs="+", metavar="NAME", help="only runs of these names, e.g. arcvq-vae-top1")
     sub.add_argument(
@@ -203,7 +203,7 @@ def build_parser() -> argparse.ArgumentParser:
     sub.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="default: results")
     sub.add_argument("--models", type=Path, default=Path("models"), metavar="DIR", help="default: models")
     sub.add_argument(
-        "--keep-models", action="store_true", help="copy the models of Table 1 and of the recipe into --models"
+        "--keep-models", action="store_true", help="copy the models of Table 1 and arcvq-scaffold into --models"
     )
     sub.add_argument(
         "--parallel",
