@@ -166,9 +166,10 @@ def print_plan(plan: Plan) -> None:
         print(f"{preset}: no time known: {why}")
     done = sum(planned.state == "done" for planned in plan.runs)
     absent = sum(planned.state == "not in this version" for planned in plan.runs)
-    more = f", and {plan.unknown} of unknown length" if plan.unknown else ""
+    known, unknown = f"about {plan.seconds / 60:.1f} minutes", f"{plan.unknown} of unknown length"
+    lengths = [known] * (not plan.open or plan.unknown < len(plan.open)) + [unknown] * (plan.unknown > 0)
     print(
-        f"{len(plan.open)} to run, {done} done, {absent} not in this version; about {plan.seconds / 60:.1f} minutes{more}, "
+        f"{len(plan.open)} to run, {done} done, {absent} not in this version; {', and '.join(lengths)}, "
         f"{plan.parallel} at a time{' under MPS' * plan.mps}, on {plan.device}"
     )
     diverged = sum(planned.state == "diverged" for planned in plan.runs)

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from arcvq import ArcvqError
+from arcvq.report import print_plan
 from arcvq.sweep import Places, Plan, choose_runs, make_plan
 from arcvq.systems import load_system, preset_names
 from arcvq.tables import EXPERIMENTS
@@ -165,6 +166,21 @@ def test_time_is_known_from_results_on_the_same_device(places: Places) -> None:
     other = plan_of("components", places, data=["mnist"], only=["vq-vae-bbnr"])
     assert (other.open[0].train, other.unknown) == (None, 1)
     assert json.loads(json.dumps(other.to_json()))["runs"][0]["train_seconds"] is None
+
+
+def test_what_nobody_knows_is_no_time(places: Places, capsys: pytest.CaptureFixture[str]) -> None:
+    def told(seeds: list[int], only: list[str]) -> str:
+        print_plan(plan_of("table1", places, data=["cifar10"], seeds=seeds, only=only))
+        return capsys.readouterr().out
+
+    assert "not in this version; 2 of unknown length, 1 at a time" in told([1, 2], ["vq-vae"])
+    result(places, "cifar10/vq-vae-seed1", seconds=100.0)
+    assert "not in this version; about 2.0 minutes, 1 at a time" in told([2], ["vq-vae"])
+    assert "not in this version; about 0.0 minutes, 1 at a time" in told([1], ["vq-vae"])
+    begun = plan_of("table1", places, data=["cifar10"], seeds=[2, 3], only=["vq-vae"])
+    begun.runs[1].train = None
+    print_plan(begun)
+    assert "; about 2.0 minutes, and 1 of unknown length, 1 at a time" in capsys.readouterr().out
 
 
 def test_a_preset_nobody_has_timed_is_taken_for_the_slowest_of_those_most_like_it(places: Places) -> None:
