@@ -315,6 +315,7 @@ def test_trial_steps_tell_the_time(places: Places, tiny_settings: Callable[..., 
     plan = tried(["vq-vae"], "--data.name=folder:nowhere")
     (why,) = plan.times.failures.values()
     assert "nowhere" in why
+    assert not why.startswith("arcvq: ")  # the plan's own
     assert (plan.unknown, plan.times.worker) == (1, None)
     assert not places.runs.exists()  # a plan writes nothing
 

@@ -15,7 +15,7 @@ from arcvq.sweep.archive import write_archive
 from arcvq.sweep.plan import Plan, Planned, estimate
 from arcvq.sweep.run import PYTHON, Run
 from arcvq.sweep.sharing import mps
-from arcvq.sweep.workers import MEASURING, POLL, TRAINING, Worker
+from arcvq.sweep.workers import MEASURING, POLL, TRAINING, Worker, last_line
 from arcvq.training.interruption import stop_signals
 
 Kind = tuple[str, ...]
@@ -59,10 +59,10 @@ class Job:
         worker.start(command[len(PYTHON) :], self.log)
 
     def last_line(self, code: int) -> str:
-        lines = self.log.read_bytes()[self.begins_at :].decode("utf-8", "replace").strip().splitlines()
+        last = last_line(self.log.read_bytes()[self.begins_at :].decode("utf-8", "replace"))
         if code < 0:
-            return f"its process was ended by signal {-code}" + (f" after: {lines[-1]}" if lines else "")
-        return lines[-1] if lines else "it said nothing; workers.log may"
+            return f"its process was ended by signal {-code}" + (f" after: {last}" if last else "")
+        return last or "it said nothing; workers.log may"
 
 
 def run_plan(

@@ -15,7 +15,7 @@ from typing import Any
 from arcvq.errors import ArcvqError
 from arcvq.storage import read_json, write_json
 from arcvq.sweep.run import Run
-from arcvq.sweep.workers import POLL, TRAINING, Worker
+from arcvq.sweep.workers import POLL, TRAINING, Worker, last_line
 from arcvq.systems import load_system, preset_names
 from arcvq.tables import EXPERIMENTS, Result
 
@@ -116,7 +116,7 @@ class Times:
         code, said = self.run(["train", run.preset, "--dry-run", "--json", *run.overrides])
         wall = time.perf_counter() - began
         if code:
-            self.failures[run.preset, how] = (said.strip().splitlines() or ["trial steps failed"])[-1]
+            self.failures[run.preset, how] = last_line(said) or "trial steps failed"
             return None
         tried = json.loads(said[said.index("{\n") :])  # after whatever a library had to say
         # The trial's own duration is what it takes to begin.

@@ -17,6 +17,11 @@ TRAINING = ("arcvq.training", "torch.utils.tensorboard")
 MEASURING = ("arcvq.training", "lpips", "torch_fidelity")
 
 
+def last_line(said: str) -> str:
+    """Why a command failed, without its name before it; empty if it said nothing."""
+    return (said.strip().splitlines() or [""])[-1].removeprefix("arcvq: ")
+
+
 class Worker:
     """One process of `arcvq.worker`. A job that fails, or kills it, is its last."""
 
