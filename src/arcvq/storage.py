@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import shutil
@@ -43,6 +42,8 @@ def writing(path: Path) -> Iterator[Path]:
 @contextmanager
 def locked(file: Path, who: str) -> Iterator[None]:
     """One at a time, named by `who`, writes to the folder of `file`. The lock is the process's: a killed one leaves none behind."""
+    import fcntl  # not everywhere, and not needed to read
+
     try:
         lock = file.open("a")
     except OSError as error:
