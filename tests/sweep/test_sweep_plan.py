@@ -43,7 +43,7 @@ def result(
     config = {"system": name, "data": {"name": data, "batch_size": 1024}, "training": training, **(model or {})}
     document = {
         "name": name, "seed": int(seed), "config": config, "measured": {"date": date, "device": device},
-        "protocols": {p: {"metrics": metrics, "missing": {}, "seconds": took} for p in protocols},
+        "protocols": {p: {"images": 10000, "metrics": metrics, "missing": {}, "seconds": took} for p in protocols},
         "training": {"steps": 1000, "seconds": seconds, "device": device_name(CPU), "at_a_time": at_a_time},
     }  # fmt: skip
     path = places.results / f"{key}.json"

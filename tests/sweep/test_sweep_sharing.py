@@ -168,8 +168,15 @@ class Pretended:
         if command[0] == "train":
             write_json(Path(command[command.index("--out") + 1]) / "training.json", {"steps": 6})
         else:
-            measured = {"metrics": {"psnr": 20.0}, "missing": {}}
-            write_json(Path(command[command.index("--json") + 1]), {"protocols": {"exact": measured}})
+            file = Path(command[command.index("--json") + 1])
+            name, _, seed = file.stem.rpartition("-seed")
+            measured = {"images": 64, "metrics": {"psnr": 20.0}, "missing": {}, "seconds": 1.0}
+            config = {"system": name, "data": {"name": "sample", "batch_size": 64}, "training": {"steps": 6}}
+            document = {
+                "name": name, "seed": int(seed), "protocols": {"exact": measured}, "config": config,
+                "training": {"steps": 6, "seconds": 1.0, "device": "cpu"}, "measured": {"date": "2026-01-01", "device": "cpu"},
+            }  # fmt: skip
+            write_json(file, document)
 
     def poll(self) -> int:
         return self.code

@@ -48,7 +48,7 @@ def add(folder: Path) -> Callable[..., None]:
                 p: {"images": 10000, "metrics": metrics, "missing": missing or {}, "seconds": 30.0}
                 for p, metrics in protocols.items()
             },
-            "config": {"system": name, "name": name, "data": {"name": data, "root": f"/{seed}", "holdout": holdout},
+            "config": {"system": name, "name": name, "data": {"name": data, "batch_size": 1024, "root": f"/{seed}", "holdout": holdout},
                        "training": {"seed": seed, "learning_rate": rate, "precision": precision, "epochs": epochs,
                                     "evaluation_images": 2000}},
             "training": {"steps": 49 * epochs, "seconds": 0.18 * epochs, "device": "A GPU"},

@@ -17,7 +17,7 @@ from arcvq.errors import ArcvqError
 from arcvq.metrics import PROTOCOLS
 from arcvq.storage import cannot_write, locked, read_json, write_bytes, write_json, writing
 from arcvq.systems import preset_names
-from arcvq.tables import EXPERIMENTS, TABLES, Experiment, Result, Table
+from arcvq.tables import EXPERIMENTS, TABLES, Experiment, Result, Table, read_result
 from arcvq.training import RunFolder
 from arcvq.training.environment import today
 
@@ -119,27 +119,21 @@ class Run:
 
     def state(self, places: Places) -> str:
         if self.result(places).is_file():
-            if "diverged" in read_json(self.result(places), "a result"):
+            result = read_result(self.result(places))
+            if result.diverged:
                 return "diverged"
-            return "done" if self.complete(places) else "incomplete"
+            return "done" if self.complete(result) else "incomplete"
         if self.preset not in preset_names():
             return "not in this version"
         if self.trained(places):
             return "trained"
         return "begun" if self.folder(places).config.is_file() else "to do"
 
-    def complete(self, places: Places) -> bool:
-        """The result has all that its evaluation is to measure, as it is measured today."""
+    def complete(self, result: Result) -> bool:
+        """It has all that its evaluation is to measure, as it is measured today."""
         protocols, metrics = (("exact",), {"psnr"}) if self.experiment.quick else (PROTOCOLS, {"lpips", "rfid"})
-        file = self.result(places)
-        try:
-            result = Result(self.data, read_json(file, "a result"))
-            found = result.document["protocols"]
-            return all(
-                p in found and metrics <= found[p]["metrics"].keys() and not result.outdated(p) for p in protocols
-            )
-        except (KeyError, TypeError, AttributeError):
-            raise ArcvqError(f"{file}: not a result of arcvq evaluate: without it, the run is measured again") from None
+        found = result.document["protocols"]
+        return all(p in found and metrics <= found[p]["metrics"].keys() and not result.outdated(p) for p in protocols)
 
     def trained(self, places: Places) -> bool:
         """There are weights to measure: the run's own or, to complete a result, the kept model's."""

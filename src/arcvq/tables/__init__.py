@@ -4,7 +4,8 @@ from arcvq.tables.chosen import chosen_text
 from arcvq.tables.experiments import Experiment
 from arcvq.tables.page import results_page
 from arcvq.tables.paper import TABLES, Row, Table
-from arcvq.tables.results import METRICS, Cell, Result, between_markers, group, metric_text, read_printed, read_results
+from arcvq.tables.results import METRICS, Cell, Result, between_markers, group, metric_text, read_result, read_results
+from arcvq.tables.rows import read_printed
 from arcvq.tables.runs import EXPERIMENTS
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "group",
     "metric_text",
     "read_printed",
+    "read_result",
     "read_results",
     "results_page",
 ]

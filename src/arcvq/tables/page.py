@@ -18,12 +18,11 @@ from arcvq.tables.results import (
     group,
     metric_text,
     number,
-    read_printed,
     read_results,
     revision_mark,
     table,
 )
-from arcvq.tables.rows import ABSENT, NOTHING, Grouped, printed_numbers, variants
+from arcvq.tables.rows import ABSENT, NOTHING, Grouped, printed_numbers, read_printed, variants
 from arcvq.tables.summary import summary
 
 PROTOCOLS = ("paper", "exact")

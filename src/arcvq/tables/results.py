@@ -16,6 +16,7 @@ from arcvq.errors import ArcvqError
 from arcvq.metrics import PROTOCOLS
 from arcvq.storage import read_json
 from arcvq.systems import parse_system
+from arcvq.tables.shapes import Shape, misfit
 
 # Metric → heading, format, which way is better: 1 up, −1 down, 0 neither.
 METRICS: dict[str, tuple[str, str, int]] = {
@@ -30,6 +31,30 @@ METRICS: dict[str, tuple[str, str, int]] = {
 }
 # How a training was computed may be part of a result's name: arcvq-vae-bf16.
 PRECISIONS = ("bf16", "fp16")
+# How long a training, or a stage of one, goes on.
+LENGTH: dict[str, Shape] = {"epochs?": "a whole number or null", "steps?": "a whole number or null"}
+# What the tables and the plan of a sweep read of a result, and of a look along its training.
+RESULT: Shape = {
+    "name": "text",
+    "seed": "a whole number",
+    "protocols": {
+        "*": {
+            "images": "a whole number",
+            "metrics": {"*": "a number or null"},
+            "missing?": {"*": "text"},
+            "seconds": "a number",
+        }
+    },
+    "diverged?": "text",
+    "config": {
+        "system": "text",
+        "data": {"name": "text", "batch_size": "a whole number"},
+        "training": {**LENGTH, "precision?": "text", "stages?": [LENGTH]},
+    },
+    "training": {"steps": "a whole number", "seconds": "a number", "device": "text", "at_a_time?": "a whole number"},
+    "measured": {"date": "text", "device": "text"},
+}
+LOOK: Shape = {"epoch": "a number", "psnr": "a number", "mse?": "a number", "usage?": "a number or null"}
 
 
 @dataclass(frozen=True)
@@ -130,18 +155,23 @@ def read_results(folder: Path) -> list[Result]:
     """Every DATASET/NAME-seedN.json, by data set, name and seed."""
     if not folder.is_dir():
         raise ArcvqError(f"{folder}: no such folder: expected results as DATASET/NAME-seedN.json (--results DIR)")
-    found = []
-    for path in sorted(folder.glob("*/*-seed*.json")):
-        document = read_json(path, "a result")
-        lacking = [
-            key
-            for key in ("name", "seed", "protocols", "config", "training", "measured")
-            if document.get(key) in (None, "", {}) and not (key == "protocols" and "diverged" in document)
-        ]
-        if lacking:
-            raise ArcvqError(f"{path}: not a result of arcvq evaluate: {lacking[0]} is missing")
-        found.append(Result(path.parent.name, document, read_looks(path.with_suffix(".metrics.jsonl"))))
+    found = [read_result(path) for path in sorted(folder.glob("*/*-seed*.json"))]
     return sorted(found, key=lambda result: (result.data, result.name, result.seed))
+
+
+def read_result(path: Path) -> Result:
+    """One of them, with its looks. What lies in it has the shape that is counted on from here on."""
+    document = read_json(path, "a result")
+    wrong = misfit(document, RESULT) or _wrong_protocols(document)
+    if wrong:
+        raise ArcvqError(f"{path}: not a result of arcvq evaluate: {wrong}")
+    return Result(path.parent.name, document, read_looks(path.with_suffix(".metrics.jsonl")))
+
+
+def _wrong_protocols(document: Mapping[str, Any]) -> str | None:
+    if "diverged" in document:
+        return "it diverged, and yet has protocols" if document["protocols"] else None
+    return None if document["protocols"] else "protocols is empty"
 
 
 def read_looks(path: Path) -> tuple[dict[str, Any], ...]:
@@ -149,19 +179,14 @@ def read_looks(path: Path) -> tuple[dict[str, Any], ...]:
     if not path.is_file():
         return ()
     try:
-        looks = tuple(json.loads(line) for line in path.read_text("utf-8").splitlines())
-        if all({"epoch", "psnr"} <= look.keys() for look in looks):
-            return looks
-    except (ValueError, AttributeError):
-        pass
-    raise ArcvqError(
-        f"{path}: not a file of looks along a training: expected a JSON object with epoch and psnr in each line"
-    )
-
-
-def read_printed(folder: Path) -> dict[str, Any]:
-    """What the paper prints."""
-    return read_json(folder / "printed.json", "a folder of results")
+        looks = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    except ValueError:
+        wrong: str | None = "expected a JSON object in each line"
+    else:
+        wrong = next((f"line {i}: {found}" for i, look in enumerate(looks, 1) if (found := misfit(look, LOOK))), None)
+    if wrong:
+        raise ArcvqError(f"{path}: not a file of looks along a training: {wrong}")
+    return tuple(looks)
 
 
 def group(results: Iterable[Result]) -> dict[str, dict[str, list[Result]]]:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
-from arcvq.tables.paper import Row
+from arcvq.errors import ArcvqError
+from arcvq.storage import read_json
+from arcvq.tables.paper import TABLES, PrintedTable, Row
 from arcvq.tables.results import PRECISIONS, Result
+from arcvq.tables.shapes import Shape, misfit
 
 ABSENT, NOTHING = "not measured", "–"
 Grouped = dict[str, dict[str, list[Result]]]
@@ -18,6 +22,26 @@ def variants(named: dict[str, list[Result]], row: Row) -> Iterator[tuple[str, li
     for run, label in labels.items():
         if measured := [result for result in named.get(run, []) if not result.diverged]:
             yield label, measured
+
+
+def read_printed(folder: Path) -> dict[str, Any]:
+    """What the paper prints."""
+    printed = read_json(folder / "printed.json", "a folder of results")
+    if wrong := misfit(printed, _printed_shape()):
+        raise ArcvqError(f"{folder / 'printed.json'}: not what the paper prints: {wrong}")
+    return printed
+
+
+def _printed_shape() -> Shape:
+    """data set → system → numbers, and so in its appendix; of a table that cannot be measured, the cells of each row."""
+    numbers: Shape = {"*": {"*": "a number"}}
+    tables = {f"{each.key}?": [_cells_shape(each)] for each in TABLES if isinstance(each, PrintedTable)}
+    return {"source?": "text", "appendix?": {"*": numbers}, **tables, "*": numbers}
+
+
+def _cells_shape(table: PrintedTable) -> Shape:
+    kinds = {"": "text or a number", "d": "a whole number"}
+    return {f"{key}?": kinds.get(form[-1:], "a number") for key, _, form in table.columns}
 
 
 def printed_numbers(printed: dict[str, Any], data: str, row: Row) -> dict[str, float]:
