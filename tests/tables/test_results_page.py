@@ -9,7 +9,7 @@ import pytest
 
 from arcvq import ArcvqError
 from arcvq.metrics import PAPER
-from arcvq.tables import EXPERIMENTS, TABLES, Cell, Table, read_printed, results_page
+from arcvq.tables import EXPERIMENTS, TABLES, Cell, Table, read_printed, read_results, results_page
 from arcvq.tables.paper import PrintedTable
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -165,6 +165,21 @@ def test_wrong_folders_and_files_are_named(folder: Path, tmp_path: Path) -> None
     (folder / "cifar10" / "x-seed1.json").write_text("{}")
     with pytest.raises(ArcvqError, match=r"x-seed1\.json: not a result of arcvq evaluate: name is missing"):
         results_page(folder, None)
+
+
+def test_a_result_under_another_name_is_not_one_more_seed(folder: Path, add: Add) -> None:
+    add("vq-vae-bf16", 1, exact={"psnr": 24.0}, precision="bf16")
+    own = folder / "cifar10" / "vq-vae-bf16-seed1.json"
+    assert len(read_results(folder)) == 1
+    for name in ("vq-vae-bf16-seed4", "vq-vae-seed1"):
+        copy = own.with_name(f"{name}.json")
+        copy.write_text(own.read_text())
+        with pytest.raises(ArcvqError, match=rf"{name}\.json: tells of vq-vae-bf16-seed1: expected it in "):
+            read_results(folder)
+        copy.unlink()
+    own.write_text(own.read_text().replace('"seed": 1, "data"', '"seed": 2, "data"'))
+    with pytest.raises(ArcvqError, match=r"seed1\.json: tells of vq-vae-bf16-seed2"):
+        read_results(folder)
 
 
 def test_nothing_gives_no_cell() -> None:

@@ -165,6 +165,9 @@ def read_result(path: Path) -> Result:
     wrong = misfit(document, RESULT) or _wrong_protocols(document)
     if wrong:
         raise ArcvqError(f"{path}: not a result of arcvq evaluate: {wrong}")
+    named = f"{document['name']}-seed{document['seed']}"
+    if path.stem != named:  # or a copy would count as one more seed
+        raise ArcvqError(f"{path}: tells of {named}: expected it in {named}.json")
     return Result(path.parent.name, document, read_looks(path.with_suffix(".metrics.jsonl")))
 
 
