@@ -92,10 +92,44 @@ def test_a_shared_device_is_said(folder: Path, add: Add) -> None:
     assert minutes == ["1.5", "3.3", "3.3 (3 at a time)"]
 
 
-def test_seeds_with_other_settings_show_it(folder: Path, add: Add) -> None:
-    add("vq-vae", 1, paper={"psnr": 24.0})
-    add("vq-vae", 2, paper={"psnr": 24.0}, rate=1e-3)
+def set_training(folder: Path, name: str, **settings: object) -> None:
+    path = folder / "cifar10" / f"{name}.json"
+    document = json.loads(path.read_text())
+    document["config"]["training"] |= settings
+    path.write_text(json.dumps(document))
+
+
+def test_seeds_that_were_computed_in_other_ways_show_it(folder: Path, add: Add) -> None:
+    for seed in (1, 2):
+        add("vq-vae", seed, paper={"psnr": 24.0})
+    set_training(folder, "vq-vae-seed1", compile=False, capture="auto")
+    set_training(folder, "vq-vae-seed2", compile=True, capture="never")
     assert rows(results_page(folder, None), "table1", "VQ-VAE", "ours, paper")[0][-1].count("`") == 4
+
+
+def test_no_mean_is_taken_over_other_settings(folder: Path, add: Add) -> None:
+    def said() -> str:
+        with pytest.raises(ArcvqError) as error:
+            results_page(folder, None)
+        return str(error.value)
+
+    both = "cifar10/vq-vae-seed1.json and cifar10/vq-vae-seed2.json: no two seeds of one run, vq-vae: "
+    add("vq-vae", 1, exact={"psnr": 24.0})
+    add("vq-vae", 2, exact={"psnr": 25.0}, rate=1e-3)
+    assert said() == f"{both}training.learning_rate is 0.0003 and 0.001"
+    add("vq-vae", 2, exact={"psnr": 25.0}, epochs=4)
+    assert said() == f"{both}training.epochs is 500 and 4"
+    assert len(read_results(folder)) == 2  # the plan of a sweep takes no means
+    add("vq-vae", 2, exact={"psnr": 25.0})
+    set_training(folder, "vq-vae-seed2", gradient_clip=1.0)
+    assert said() == f"{both}training.gradient_clip is null and 1.0"
+
+
+def test_one_seed_under_two_names_is_not_two(folder: Path, add: Add) -> None:
+    add("vq-vae", 1, exact={"psnr": 24.0}, precision="bf16")
+    add("vq-vae-bf16", 1, exact={"psnr": 24.0}, precision="bf16")
+    with pytest.raises(ArcvqError, match="no two seeds of one run, vq-vae-bf16: both are seed 1"):
+        results_page(folder, None)
 
 
 def test_another_precision_stands_beside(folder: Path, add: Add) -> None:

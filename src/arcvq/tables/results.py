@@ -6,8 +6,9 @@ import hashlib
 import json
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ METRICS: dict[str, tuple[str, str, int]] = {
 }
 # How a training was computed may be part of a result's name: arcvq-vae-bf16.
 PRECISIONS = ("bf16", "fp16")
+# Settings that change how a training is computed and noted, not what is computed.
+COMPUTING = tuple(f"training.{key}" for key in ("compile", "capture", "device", "checkpoints", "log_every"))
 # How long a training, or a stage of one, goes on.
 LENGTH: dict[str, Shape] = {"epochs?": "a whole number or null", "steps?": "a whole number or null"}
 # What the tables and the plan of a sweep read of a result, and of a look along its training.
@@ -80,14 +83,23 @@ class Result:
         return int(self.document["seed"])
 
     @property
-    def config_hash(self) -> str:
-        """Of every setting but the seed, the name and where the data lay. An option that came later than the result counts with its
+    def file(self) -> str:
+        return f"{self.data}/{self.document['name']}-seed{self.seed}.json"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Every one but the seed, the name and where the data lay. An option that came later than the result counts with its
         default, so that it makes no difference where it is not used."""
-        config = _without_null(_resolved(self.document["config"]))
-        config.pop("name", None)
-        config.get("training", {}).pop("seed", None)
-        config.get("data", {}).pop("root", None)
-        return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:8]
+        config = _resolved(self.document["config"])
+        apart = {
+            "data": _without(config.get("data", {}), "root"),
+            "training": _without(config.get("training", {}), "seed"),
+        }
+        return _without(config, "name") | apart
+
+    @property
+    def config_hash(self) -> str:
+        return hashlib.sha256(json.dumps(_without_null(self.settings), sort_keys=True).encode()).hexdigest()[:8]
 
     @property
     def epochs(self) -> float | None:
@@ -193,11 +205,35 @@ def read_looks(path: Path) -> tuple[dict[str, Any], ...]:
 
 
 def group(results: Iterable[Result]) -> dict[str, dict[str, list[Result]]]:
-    """data set → name → results, in order of seed."""
+    """data set → name → results, in order of seed; means may be taken over those of one name."""
     found: dict[str, dict[str, list[Result]]] = {}
     for result in results:
         found.setdefault(result.data, {}).setdefault(result.name, []).append(result)
+    for named in found.values():
+        for seeds in named.values():
+            _check_seeds(seeds)
     return found
+
+
+def _check_seeds(results: Sequence[Result]) -> None:
+    """That they differ in their seed, and in nothing else that decides what comes of a training."""
+    for one, other in pairwise(results):
+        differing = next(_differences(one.settings, other.settings), None)
+        if one.seed == other.seed:
+            differing = f"both are seed {one.seed}"
+        if differing:
+            raise ArcvqError(f"{one.file} and {other.file}: no two seeds of one run, {one.name}: {differing}")
+
+
+def _differences(one: Any, other: Any, where: str = "") -> Iterator[str]:
+    """Of settings that both have, in words; how a training was computed is no difference."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        for key in one:
+            name = f"{where}.{key}" if where else key
+            if key in other and name not in COMPUTING:
+                yield from _differences(one[key], other[key], name)
+    elif one != other:
+        yield f"{where} is {json.dumps(one)} and {json.dumps(other)}"
 
 
 def alike(named: Mapping[str, list[Result]], runs: Iterable[str], *, diverged: bool = False) -> dict[str, list[Result]]:
@@ -282,6 +318,10 @@ def _resolved(config: dict[str, Any]) -> dict[str, Any]:
     except ArcvqError:  # another version's, or no system's
         return config
     return found
+
+
+def _without(part: dict[str, Any], key: str) -> dict[str, Any]:
+    return {name: value for name, value in part.items() if name != key}
 
 
 def _without_null(value: Any) -> Any:
