@@ -54,7 +54,7 @@ def results_page(folder: Path, before: str | None) -> str:
     grouped, printed = group(read_results(folder)), read_printed(folder)
     page = before or BLANK
     for key, lines in sections(grouped, printed):
-        if f"<!-- {key}:begin -->" not in page:
+        if not any(f"<!-- {key}:{end} -->" in page for end in ("begin", "end")):
             page = f"{page.rstrip()}\n\n## {TITLES[key]}\n\n<!-- {key}:begin -->\n<!-- {key}:end -->\n"
         page = between_markers(page, key, "\n".join(lines).strip())
     return page
