@@ -496,7 +496,7 @@ def _sweep(arguments: argparse.Namespace, held: ExitStack) -> int:
 
 
 def tables(arguments: argparse.Namespace) -> int:
-    from arcvq.storage import check_file, write_bytes
+    from arcvq.storage import check_file, read_text, write_bytes
     from arcvq.tables import group, read_results, results_page
     from arcvq.tables.curves import budget_curves
 
@@ -508,7 +508,7 @@ def tables(arguments: argparse.Namespace) -> int:
     stale = False
     for path, make in makers.items():
         check_file(path)
-        before = path.read_text(encoding="utf-8") if path.exists() else None
+        before = read_text(path) if path.exists() else None
         after = make(before)
         if after == before:
             print(f"{path}: up to date")

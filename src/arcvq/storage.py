@@ -91,6 +91,13 @@ def write_json(path: Path, data: Mapping[str, Any]) -> None:
     write_bytes(path, (json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode())
 
 
+def read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ArcvqError(f"{path}: not readable as text in UTF-8: {error}") from None
+
+
 def read_json(path: Path, what: str) -> dict[str, Any]:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))

@@ -22,3 +22,15 @@ def test_a_folder_without_results_is_told(arcvq: Callable[..., Any], tmp_path: P
     said = arcvq("tables", "--results", tmp_path / "none", "--out", tmp_path / "RESULTS.md")
     assert said.code == 2
     assert said.errors.startswith(f"arcvq: {tmp_path / 'none'}: no such folder")
+
+
+def test_a_page_or_a_figure_that_is_not_text_is_told(arcvq: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "printed.json").write_text("{}")
+    for file in (tmp_path / "results" / "budgets.svg", tmp_path / "RESULTS.md"):
+        file.write_bytes(b"\xff\xfe")
+        said = arcvq("tables", "--results", tmp_path / "results", "--out", tmp_path / "RESULTS.md")
+        assert said.code == 2
+        assert said.errors.startswith(f"arcvq: {file}: not readable as text in UTF-8")
+        assert said.errors.count("\n") == 1
+        assert file.read_bytes() == b"\xff\xfe"
