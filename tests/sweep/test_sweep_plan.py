@@ -240,6 +240,19 @@ def test_measuring_is_timed_on_this_device(places: Places) -> None:
     assert known() == 4.0
 
 
+def test_the_nearest_length_tells_the_time(places: Places) -> None:
+    """Of a short training most is beginning, and what is left is too little to stretch."""
+    result(places, "cifar10/tune-vq-vae-lr1e-3-seed1", seconds=12.0, epochs=25)
+    (long,) = plan_of("table1", places, data=["cifar10"], seeds=[9], only=["vq-vae"]).open
+    assert long.train == 10.0 + 2.0 * 500 / 25
+    result(places, "cifar10/tune-vq-vae-lr2e-3-seed1", seconds=60.0, epochs=250)
+    (long,) = plan_of("table1", places, data=["cifar10"], seeds=[9], only=["vq-vae"]).open
+    assert long.train == 10.0 + 50.0 * 500 / 250
+    # Another preset's is told so, too.
+    (other,) = plan_of("table1", places, data=["cifar10"], seeds=[9], only=["cvq-vae"]).open
+    assert (other.train, other.source) == (110.0, "another preset")
+
+
 def test_time_of_another_length_is_stretched(places: Places) -> None:
     result(places, "cifar10/vq-vae-seed1", seconds=110.0)
     (tried,) = plan_of("tuning", places, only=["tune-vq-vae-lr1e-3-cosine"]).open

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 import tempfile
 import time
@@ -80,13 +81,14 @@ class Times:
         alike = [t for t in self.trained if (t.preset, t.how) == (run.preset, how)]
         if alike:
             return min(alike, key=lambda t: t.train)  # something else may have been on the device
-        stretched = [found for t in own + self.trained if t.preset == run.preset and (found := _stretched(t, how))]
+        stretched = _stretched([t for t in own + self.trained if t.preset == run.preset], how)
         if stretched:
-            return min(stretched, key=lambda t: t.train)
+            return stretched
         if self.dry_runs:
             return self.try_out(run, how)
-        others = [found for t in self.known + self.trained if t.device == self.device and (found := _stretched(t, how))]
-        fastest = {t.preset: t for t in sorted(others, key=lambda t: -t.train)}  # of each preset
+        there = [t for t in self.known + self.trained if t.device == self.device]
+        presets = dict.fromkeys(t.preset for t in there)
+        fastest = {p: found for p in presets if (found := _stretched([t for t in there if t.preset == p], how))}
         likeness = {preset: _likeness(preset, run.preset) for preset in fastest}
         nearest = [t for preset, t in fastest.items() if likeness[preset] == max(likeness.values())]
         return max((replace(t, source="another preset") for t in nearest), key=lambda t: t.train, default=None)
@@ -190,10 +192,16 @@ def _sizes(config: dict[str, Any]) -> dict[str, Any]:
     return sizes | {f"quantizer.{key}": quantizer[key] for key in SIZES if key in quantizer}
 
 
-def _stretched(time: Time, how: How) -> Time | None:
-    """The time of the same training at another length."""
-    if (time.how.kind, time.how.unit) != (how.kind, how.unit):
-        return None
+def _stretched(times: list[Time], how: How) -> Time | None:
+    """The time of a training of the same kind at another length, the nearest there is: of a much shorter one, little is training. The
+    fastest of those, as something else may have been on the device."""
+    alike = [time for time in times if (time.how.kind, time.how.unit) == (how.kind, how.unit)]
+    away = [abs(math.log(time.how.length / how.length)) for time in alike]
+    nearest = [_at_length(time, how) for time, distance in zip(alike, away) if distance == min(away)]
+    return min(nearest, key=lambda time: time.train, default=None)
+
+
+def _at_length(time: Time, how: How) -> Time:
     share = how.length / time.how.length
     begin = min(BEGIN / time.at_a_time, time.train)
     train = begin + (time.train - begin) * share
