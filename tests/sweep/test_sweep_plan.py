@@ -269,6 +269,8 @@ def test_time_of_another_length_is_stretched(places: Places) -> None:
         "table1", places, data=["cifar10"], seeds=[3], only=["vq-vae"], settings=["--training.steps=50"]
     ).open
     assert other.train is None  # epochs do not say how many steps they are
+    result(places, "cifar10/tune-vq-vae-lr1e-3-seed1", epochs=None)  # of no length at all: nothing to stretch
+    assert plan_of("table1", places, seeds=[3], only=["vq-vae"], settings=["--training.steps=50"]).unknown == 2
     stages = [{"epochs": 250, "steps": None}] * 2
     result(places, "cifar10/hvq-vae-seed1", seconds=60.0, epochs=None, stages=stages)
     (layers,) = plan_of("tuning", places, only=["tune-hvq-vae-lr1e-3"]).open

@@ -195,10 +195,11 @@ def _sizes(config: dict[str, Any]) -> dict[str, Any]:
 def _stretched(times: list[Time], how: How) -> Time | None:
     """The time of a training of the same kind at another length, the nearest there is: of a much shorter one, little is training. The
     fastest of those, as something else may have been on the device."""
-    alike = [time for time in times if (time.how.kind, time.how.unit) == (how.kind, how.unit)]
-    away = [abs(math.log(time.how.length / how.length)) for time in alike]
-    nearest = [_at_length(time, how) for time, distance in zip(alike, away) if distance == min(away)]
-    return min(nearest, key=lambda time: time.train, default=None)
+    alike = [t for t in times if (t.how.kind, t.how.unit) == (how.kind, how.unit) and t.how.length > 0]
+    away = {length: abs(math.log(length / how.length)) for length in {t.how.length for t in alike}}
+    nearest = min(away.values(), default=0.0)
+    stretched = [_at_length(t, how) for t in alike if away[t.how.length] == nearest]
+    return min(stretched, key=lambda t: t.train, default=None)
 
 
 def _at_length(time: Time, how: How) -> Time:

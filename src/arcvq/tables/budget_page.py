@@ -9,9 +9,8 @@ from typing import Any
 from arcvq.tables.chosen import after, choose, lengths, presets
 from arcvq.tables.results import Cell, Result, cell, collapsed, metric_text, number, precision_note, table
 from arcvq.tables.rows import ABSENT, NOTHING, Grouped
-from arcvq.tables.studies import BUDGETS, CONTENDERS, RECIPE_PRESET, budget_name, contenders, preset_name
+from arcvq.tables.studies import BUDGETS, CONTENDERS, DATA, RECIPE_PRESET, budget_name, contenders, preset_name
 
-DATA = "cifar10"
 LONGEST = BUDGETS[-1]
 # What a better recipe is to reach after the longest training.
 AIM = 25.5

@@ -11,7 +11,7 @@ from arcvq.tables.chosen import choose
 from arcvq.tables.paper import TABLE_1, TABLES, Row, Table
 from arcvq.tables.results import METRICS, Result, alike, cell, number, precision_note, revision_mark, table
 from arcvq.tables.rows import ABSENT, NOTHING, Grouped, printed_numbers, variants
-from arcvq.tables.studies import BUDGETS, HEAVIER, budget_name, contenders
+from arcvq.tables.studies import BUDGETS, DATA, HEAVIER, budget_name, contenders
 
 METRICS_IN_PRINT = tuple(metric for metric, (_, _, better) in METRICS.items() if better)
 
@@ -188,8 +188,8 @@ def moves(data: str, named: dict[str, list[Result]], run: str, results: list[Res
         return _step(named, run, f"{run}-variance01") if applies else None
     if cause == "released code":
         return _step(named, run, "released-code") if run == "arcvq-vae" else None
-    if data != "cifar10":
-        return None  # tuned on CIFAR-10 alone
+    if data != DATA:
+        return None  # tuned there alone
     tuned = (budget_name(each.name, BUDGETS[-1]) for each in contenders(choose(named)) if each.system == run)
     steps = [_step(named, run, name) for name in tuned]
     return max((step for step in steps if isinstance(step, float)), default=ABSENT)

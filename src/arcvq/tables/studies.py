@@ -10,6 +10,8 @@ from typing import Any
 from arcvq.functional.schedules import NAMED_RUNS
 from arcvq.tables.experiments import Experiment
 
+# The data set that everything is tuned and compared on.
+DATA = "cifar10"
 # Every system that has tokens, the most telling first.
 CONTENDERS = (
     "vq-vae", "arcvq-vae", "cvq-vae", "vq-vae-ema", "simvq", "vq-vae-rotation", "sq-vae", "fsq", "vq-vae-cosine", "lfq", "hvq-vae",

@@ -23,6 +23,7 @@ from arcvq.tables.results import (
 from arcvq.tables.rows import NOTHING, Grouped
 from arcvq.tables.studies import (
     CONTENDERS,
+    DATA,
     GRID,
     GRID_RATES,
     LADDER,
@@ -34,7 +35,6 @@ from arcvq.tables.studies import (
     tuning,
 )
 
-DATA = "cifar10"
 TIMES = {"third": "⅓ ×", "same": "1 ×", "triple": "3 ×"}
 
 

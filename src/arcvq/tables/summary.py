@@ -9,8 +9,8 @@ from arcvq.tables.chosen import recipe_runs, scores
 from arcvq.tables.paper import TABLE_1, TABLES, Table
 from arcvq.tables.results import METRICS, Result, alike, cell, metric_text, number, precisions, revision_mark
 from arcvq.tables.rows import ABSENT, Grouped, variants
-from arcvq.tables.studies import BUDGETS, CONTENDERS, WITHOUT_SAMP
-from arcvq.tables.study_pages import DATA, best_of
+from arcvq.tables.studies import BUDGETS, CONTENDERS, DATA, WITHOUT_SAMP
+from arcvq.tables.study_pages import best_of
 
 # What systems are ranked by: by PSNR as it should be measured, by rFID as the paper measures it, and by how much of the codebook lives.
 RANKINGS = (("psnr", "exact"), ("rfid", "paper"), ("usage", "exact"))
