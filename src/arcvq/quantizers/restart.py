@@ -36,13 +36,13 @@ def restart_(
     """Update the running share (K,) with this step's counts (K,), move the dead codes, and say which they were.
 
     No host read. Counts are global, and all processes draw the same candidates, so all codebooks stay the same. A step without
-    tokens says nothing of any code, and has none to offer.
+    tokens says nothing of any code: the shares stay, and those that were dead have been moved before.
     """
     total = counts.sum()
     seen = share.lerp(counts.to(share.dtype) / total.clamp(min=1), 1 - restart.decay)
     share.copy_(torch.where(total > 0, seen, share))
     codes = codebook.shape[0]
-    dead = (share < restart.threshold / codes) & (total > 0)
+    dead = share < restart.threshold / codes
     candidates = random_latents(latents, valid, codes).to(codebook.dtype)  # (K, D)
     codebook.copy_(torch.where(dead.unsqueeze(1), candidates, codebook))
     share.copy_(torch.where(dead, 1 / codes, share))
