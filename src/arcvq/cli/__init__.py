@@ -1,0 +1,85 @@
+"""The command line: parse, call, print."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Sequence
+
+from arcvq.cli.bench import add_bench
+from arcvq.cli.command import Commands, Handler, Parser
+from arcvq.cli.sweep import add_sweep
+from arcvq.cli.systems import add_presets, add_systems
+from arcvq.cli.tables import add_tables
+from arcvq.cli.tokens import add_decode, add_encode, add_reconstruct
+from arcvq.cli.training import add_demo, add_evaluate, add_train
+from arcvq.errors import ArcvqError, Stopped
+
+# In the order of the help.
+COMMANDS = (
+    add_demo,
+    add_systems,
+    add_presets,
+    add_train,
+    add_evaluate,
+    add_bench,
+    add_sweep,
+    add_tables,
+    add_reconstruct,
+    add_encode,
+    add_decode,
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = build_parser()
+    known, rest = parser.parse_known_args(arguments)
+    if rest and not known.takes_settings:
+        parser.error(f"unexpected argument {rest[0]!r}")
+    known.settings = rest
+    handler: Handler = known.handler
+    try:
+        return handler(known)
+    except ArcvqError as error:
+        return _fail(str(error))
+    except Stopped as stopped:
+        print(stopped, file=sys.stderr)
+        return 128 + signal.SIGINT
+    except (MemoryError, RuntimeError) as error:
+        if "memory" not in str(error).lower() and not isinstance(error, MemoryError):
+            raise
+        return _fail(
+            f"out of memory: use a smaller batch or model ({str(error).splitlines()[0][:120] if str(error) else 'no memory'})"
+        )
+    except BrokenPipeError:
+        sys.stderr.close()  # whoever was reading has gone: nothing to say, nobody to say it to
+        return 0
+    except OSError as error:
+        return _fail(f"{error.filename or 'file system'}: {error.strerror or error}")
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="arcvq",
+        description="Learned discrete image tokens, with codebooks that stay alive.",
+        epilog="Begin with: arcvq demo",
+    )
+    parser.add_argument("--version", action="version", version=_version())
+    commands = Commands(parser)
+    for add in COMMANDS:
+        add(commands)
+    return parser
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return f"arcvq {version('arcvq')}"
+
+
+def _fail(message: str) -> int:
+    print(f"arcvq: {' '.join(message.split())}", file=sys.stderr)
+    return 2

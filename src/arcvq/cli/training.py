@@ -1,0 +1,150 @@
+"""Training and measuring: demo, train, evaluate."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from arcvq.cli.command import Commands, positive, print_json
+from arcvq.errors import ArcvqError
+
+
+def add_demo(commands: Commands) -> None:
+    sub = commands.add(
+        "demo",
+        demo,
+        "train vq-vae and arcvq-vae on the embedded sample, compare them, write a report",
+        "  arcvq demo --out runs/demo",
+    )
+    sub.add_argument(
+        "--out",
+        type=Path,
+        default=Path("runs/demo"),
+        metavar="DIR",
+        help="default: runs/demo; an unfinished one goes on",
+    )
+    sub.add_argument("--steps", type=positive, default=400, metavar="N", help="optimizer steps for each (default: 400)")
+    sub.add_argument("--json", action="store_true", help="print the comparison as JSON")
+
+
+def demo(arguments: argparse.Namespace) -> int:
+    from arcvq.demo import run_demo
+
+    result = run_demo(arguments.out, steps=arguments.steps, quiet=arguments.json)
+    if arguments.json:
+        print_json(result.to_json())
+    else:
+        result.print()
+    return 0
+
+
+def add_train(commands: Commands) -> None:
+    sub = commands.add(
+        "train",
+        train,
+        "train a tokenizer; a run that is already there goes on",
+        "  arcvq train sample/arcvq-vae --out runs/first\n"
+        "  arcvq train cifar10/arcvq-vae --training.seed 2 --quantizer.arc.scale 20 --out runs/scale-20\n"
+        "  arcvq train my.yaml --dry-run\n\n"
+        "Every setting can be given by its dotted name: --data.*, --tokenizer.*, --quantizer.*, --objective.*, --training.*;\n"
+        "--dry-run prints them all with their values.",
+        takes_settings=True,
+    )
+    sub.add_argument("preset", metavar="PRESET", help="a preset's name (arcvq presets), or a YAML file")
+    sub.add_argument("--out", type=Path, metavar="RUN", help="the run's folder")
+    sub.add_argument(
+        "--dry-run", action="store_true", help="print configuration, parameters, memory and time; write nothing"
+    )
+    sub.add_argument("--quiet", action="store_true", help="no progress")
+    sub.add_argument("--json", action="store_true", help="print as JSON")
+    sub.usage = "arcvq train PRESET --out RUN [--key value ...] [--dry-run] [--quiet] [--json]"
+
+
+def train(arguments: argparse.Namespace) -> int:
+    from arcvq.distributed import rank
+    from arcvq.systems import load_system
+    from arcvq.training import RunFolder
+    from arcvq.training import train as run
+
+    system = load_system(arguments.preset, arguments.settings)
+    if arguments.dry_run:
+        return _dry_run(system, arguments.json)
+    if arguments.out is None:
+        raise ArcvqError("train needs a folder to write to: --out RUN (or --dry-run to write nothing)")
+    finished = RunFolder(arguments.out).training.is_file()
+    run(system, arguments.out, quiet=arguments.quiet)
+    if rank() == 0 and arguments.json:
+        print_json({"run": str(arguments.out), "was_finished": finished})
+    elif rank() == 0:
+        print(
+            f"{arguments.out}: {'already ' if finished else ''}trained; measure it with: arcvq evaluate {arguments.out}"
+        )
+    return 0
+
+
+def _dry_run(system: Any, as_json: bool) -> int:
+    import dataclasses
+
+    import yaml
+
+    from arcvq.config import to_dict
+    from arcvq.training import dry_run
+
+    result = dry_run(system)
+    if as_json:
+        print_json({"config": to_dict(system), **dataclasses.asdict(result)})
+        return 0
+    print(yaml.safe_dump(json.loads(json.dumps(to_dict(system))), sort_keys=False), end="")
+    print(f"parameters   {result.parameters:,}")
+    print(f"tokens       {result.tokens_per_image} per image")
+    print(f"memory       {result.memory_bytes / 2**30:.2f} GiB ({result.memory_kind})")
+    step = f"{result.seconds_per_step * 1e3:.1f} ms"
+    print(f"time         {result.seconds / 60:.1f} minutes for {result.steps:,} steps of {step}, on {result.device}")
+    return 0
+
+
+def add_evaluate(commands: Commands) -> None:
+    sub = commands.add(
+        "evaluate",
+        evaluate,
+        "measure a run on its test images",
+        "  arcvq evaluate runs/first\n  arcvq evaluate runs/first --protocol exact paper --json result.json",
+    )
+    sub.add_argument("run", metavar="RUN", help="a run, a saved tokenizer, or an embedded one (tiny)")
+    sub.add_argument("--protocol", nargs="+", default=["exact"], metavar="NAME", help="exact (default), paper, or both")
+    sub.add_argument("--data", metavar="NAME", help="another data set than the run's own")
+    sub.add_argument("--root", metavar="DIR", help="where data sets lie")
+    sub.add_argument("--limit", type=positive, metavar="N", help="only the first N images")
+    sub.add_argument("--metrics", nargs="+", metavar="NAME", help="only these")
+    sub.add_argument(
+        "--download", action="store_true", help="fetch the networks of LPIPS and FID if they are not here yet"
+    )
+    sub.add_argument("--json", type=Path, metavar="FILE", help="write the whole result there")
+
+
+def evaluate(arguments: argparse.Namespace) -> int:
+    from arcvq.report import print_measured, progress_bar
+    from arcvq.storage import check_file, write_json
+    from arcvq.training import measure
+
+    if arguments.json:
+        check_file(arguments.json)
+    whole = not (arguments.data or arguments.root or arguments.limit or arguments.metrics)
+    with progress_bar() as progress:
+        measured = measure(
+            arguments.run,
+            arguments.protocol,
+            data=arguments.data,
+            root=arguments.root,
+            metrics=arguments.metrics,
+            limit=arguments.limit,
+            download=arguments.download,
+            record=whole,
+            progress=progress,
+        )
+    print_measured(measured)
+    if arguments.json:
+        write_json(arguments.json, measured.document)
+    return 0
