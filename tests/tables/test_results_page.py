@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from page_blocks import block, rows
 
 from arcvq import ArcvqError
 from arcvq.metrics import PAPER
@@ -14,18 +15,6 @@ from arcvq.tables.paper import PrintedTable
 
 ROOT = Path(__file__).resolve().parents[2]
 Add = Callable[..., None]
-
-
-def block(page: str, key: str) -> str:
-    found = re.search(rf"<!-- {key}:begin -->\n(.*?)\n<!-- {key}:end -->", page, re.S)
-    assert found, key
-    return found[1]
-
-
-def rows(page: str, key: str, *cells: str) -> list[list[str]]:
-    """The rows of a block that begin with these cells."""
-    lines = [line.strip("| ").split(" | ") for line in block(page, key).splitlines() if line.startswith("|")]
-    return [line for line in lines if line[: len(cells)] == list(cells)]
 
 
 def test_one_seed_has_no_spread_and_three_have_one(folder: Path, add: Add) -> None:
