@@ -12,19 +12,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from arcvq.functional.launches import PROGRAMS, _cdiv, _launch, _power_of_two, _split
 from arcvq.functional.tilings import Tiling, padded_width, tiling_for
 
 # The length of a row before it is split: its small elements stay above the smallest normal half, its products below the largest.
 LENGTH = 64.0
-# Programs that keep every multiprocessor of a large GPU busy: the axis that a kernel walks is split until there are that many.
-PROGRAMS = 528
 # Top tokens of all parts that the merge holds of one code.
 MOST_ENTRIES = 2048
 
@@ -45,41 +44,6 @@ class Rows:
     @property
     def depth(self) -> int:
         return self.halves.shape[2]
-
-
-def _cdiv(length: int, block: int) -> int:
-    return -(-length // block)
-
-
-def _power_of_two(number: int) -> int:
-    """The first that is not below."""
-    return 1 << (number - 1).bit_length()
-
-
-# Kernels compiled before, by everything that Triton looks at to tell whether one will do.
-_ready: dict[tuple[Any, ...], Any] = {}
-
-
-def _launch(
-    kernel: Any, grid: tuple[int, ...], given: tuple[Any, ...], arguments: tuple[Any, ...], **constants: Any
-) -> None:
-    """`kernel[grid](*arguments, **constants)`, without looking at each argument again where an earlier call was alike: that takes
-    the host longer than the device takes for a small kernel.
-
-    `given` are the arguments that may differ between such calls in type or alignment, and the integers that Triton specialises on. All
-    other tensors are allocated here, and so aligned alike. Constants in the order of the kernel's signature.
-    """
-    if not isinstance(kernel, triton.JITFunction):  # the interpreter's
-        kernel[grid](*arguments, **constants)
-        return
-    kinds = (x if isinstance(x, int) else (x.dtype, x.data_ptr() % 16) for x in given)
-    key = (kernel.__name__, torch.cuda.current_device(), *constants.values(), *kinds)
-    ready = _ready.get(key)
-    if ready is None:
-        _ready[key] = kernel[grid](*arguments, **constants)
-    else:
-        own = (value for name, value in constants.items() if name not in ("num_warps", "num_stages"))
-        ready[(*grid, 1, 1)[:3]](*arguments, *own)
 
 
 # ---- pieces ----------------------------------------------------------------------------------------------------------
@@ -1236,10 +1200,3 @@ def backward(
 LARGEST_PARTS = 2**23
 # Where the largest pull is put: well below what half precision holds (65,504), so that the smallest are well above its least.
 ROOM = 16384.0
-
-
-def _split(length: int, block: int, wanted: int, least: int) -> tuple[int, int]:
-    """Into how many parts a kernel's walk is cut, and their size: whole blocks, at least `least` of them to a part."""
-    blocks = _cdiv(max(1, length), block)
-    size = _cdiv(blocks, max(1, min(wanted, blocks // least)))
-    return _cdiv(blocks, size), size * block
