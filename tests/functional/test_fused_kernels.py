@@ -1,6 +1,7 @@
 """The Triton kernels, in Triton's interpreter: it must be switched on before Triton is imported, hence a process of its own."""
 
 import os
+import pkgutil
 import re
 import subprocess
 import sys
@@ -52,18 +53,18 @@ CONSTANTS = {
     "SLOTS": 4,
 }
 KERNELS = (
-    "_split_kernel",
-    "_search_kernel",
-    "_settle_kernel",
-    "_statistics_kernel",
-    "_merge_kernel",
-    "_finish_kernel",
-    "_pull_kernel",
-    "_backward_kernel",
-    "_project_kernel",
-    "_sums_kernel",
-    "_segments_kernel",
-    "_counts_kernel",
+    "row_kernels._split_kernel",
+    "kernels._search_kernel",
+    "kernels._settle_kernel",
+    "kernels._statistics_kernel",
+    "kernels._merge_kernel",
+    "kernels._finish_kernel",
+    "kernels._pull_kernel",
+    "kernels._backward_kernel",
+    "kernels._project_kernel",
+    "sum_kernels._sums_kernel",
+    "sum_kernels._segments_kernel",
+    "sum_kernels._counts_kernel",
 )
 
 
@@ -74,9 +75,7 @@ def test_the_kernels_compile_for_a_gpu_that_is_not_here(name: str) -> None:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from arcvq.functional import kernels, sum_kernels
-
-    kernel = getattr(kernels, name, None) or getattr(sum_kernels, name)
+    kernel = pkgutil.resolve_name(f"arcvq.functional.{name}")
     signature = {}
     for argument in kernel.arg_names:
         if argument in CONSTANTS:
@@ -98,7 +97,7 @@ def test_a_launch_is_told_of_everything_that_may_differ(
     biased: bool, masked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tensors that came from outside, and integers that Triton specialises on; constants in the signature's order."""
-    from arcvq.functional import kernels
+    from arcvq.functional import kernels, row_kernels
 
     latents, codes, bias, negatives = torch.randn(40, 16), torch.randn(9, 16), torch.rand(9), torch.randn(9)
     valid = torch.ones(40, dtype=torch.bool) if masked else None
@@ -120,9 +119,10 @@ def test_a_launch_is_told_of_everything_that_may_differ(
             elif not isinstance(argument, float):
                 assert id(argument) in told or not any(argument is x for x in outside), parameter.name
 
-    monkeypatch.setattr(kernels, "_launch", look)
+    for module in (kernels, row_kernels):
+        monkeypatch.setattr(module, "_launch", look)
     kernels.assign(latents, codes, bias if biased else None, 0.0)
-    z, c = kernels.split_rows(latents, codes, 0.0)
+    z, c = row_kernels.split_rows(latents, codes, 0.0)
     kernels.statistics(z, c, valid, 10, 3, kernels.Margin(0.1, 1e-3, False) if biased else None)
     outside += [z.halves, z.inverse, c.halves]  # a compiled graph keeps these its own way until the backward pass
     kernels.backward(latents, z, c, valid, negatives, pulls, stretch, 1.0, 10)

@@ -157,10 +157,10 @@ def _forward(
     search: bool,
 ) -> Loss:
     """The loss, the tokens, and what the loss's backward needs."""
-    from arcvq.functional import kernels
+    from arcvq.functional import kernels, row_kernels
 
     latents, codes = latents.contiguous(), codes.contiguous()
-    z, c = kernels.split_rows(latents, codes, NO_DIRECTION)
+    z, c = row_kernels.split_rows(latents, codes, NO_DIRECTION)
     tokens = kernels.search(latents, codes, z, c, None) if search else _no_tokens(latents)
     widening = kernels.Margin(margin, smallest_sine, monotone)
     negatives, losses, *pulls = kernels.statistics(z, c, valid, scale, top_k, widening)
@@ -184,9 +184,10 @@ def _backward(
     margin: float,
     smallest_sine: float,
 ) -> Tensor:
-    from arcvq.functional import kernels
+    from arcvq.functional import kernels, row_kernels
 
-    z, c = kernels.Rows(z_halves, z_inverse), kernels.Rows(c_halves, negatives)  # the codes' lengths are not asked for
+    z = row_kernels.Rows(z_halves, z_inverse)
+    c = row_kernels.Rows(c_halves, negatives)  # the codes' lengths are not asked for
     pulls = kernels.Pulls(tops, top_pulls, pushes)
     shrink = kernels.Margin(margin, smallest_sine, False).steepest(scale) / negatives.shape[0]
     return kernels.backward(latents.contiguous(), z, c, valid, negatives, pulls, grad, shrink, scale)
@@ -281,9 +282,9 @@ _loss_operator.register_autograd(_loss_gradient, setup_context=_loss_setup)
 @torch.library.custom_op("arcvq::fused_statistics", mutates_args=())
 @_there
 def _statistics_operator(latents: Tensor, codes: Tensor, valid: Tensor | None, scale: float, top_k: int) -> Triple:
-    from arcvq.functional import kernels
+    from arcvq.functional import kernels, row_kernels
 
-    rows = kernels.split_rows(latents.contiguous(), codes.contiguous(), NO_DIRECTION)
+    rows = row_kernels.split_rows(latents.contiguous(), codes.contiguous(), NO_DIRECTION)
     top_cosines, top_tokens, negatives = kernels.statistics(*rows, valid, scale, top_k)
     return top_cosines, top_tokens, negatives
 
@@ -305,10 +306,10 @@ def _statistics_backward_operator(
     grad_negatives: Tensor,
     scale: float,
 ) -> Tensor:
-    from arcvq.functional import kernels
+    from arcvq.functional import kernels, row_kernels
 
     latents = latents.contiguous()
-    rows = kernels.split_rows(latents, codes.contiguous(), NO_DIRECTION)
+    rows = row_kernels.split_rows(latents, codes.contiguous(), NO_DIRECTION)
     pulls, largest = kernels.pulls_of(top_tokens, grad_top.contiguous(), grad_negatives.contiguous(), scale)
     return kernels.backward(latents, *rows, valid, negatives, pulls, largest, 1.0, scale)
 

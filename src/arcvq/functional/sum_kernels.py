@@ -11,8 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from arcvq.functional.kernels import _rows
 from arcvq.functional.launches import _cdiv, _power_of_two, _split
+from arcvq.functional.row_kernels import _rows
 from arcvq.functional.tilings import SUMS, Tiling, few_codes
 
 # Programs, as many as a large GPU runs at once and no more, because each leaves sums to be added up; and
