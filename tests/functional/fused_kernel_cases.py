@@ -6,7 +6,7 @@ import torch
 from torch.library import opcheck
 
 from arcvq import ArcVQ, ArcvqError, functional
-from arcvq.functional import kernels, row_kernels
+from arcvq.functional import arc_kernels, row_kernels, search_kernels
 from arcvq.functional.tilings import Tiling
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -156,8 +156,8 @@ def test_padding_is_no_doubt() -> None:
 
 def test_the_tokens_are_split_among_programs_without_losing_any() -> None:
     rows = row_kernels.split_rows(*case(1500, 3, 8), 0.0)
-    whole = kernels.statistics(*rows, None, 10.0, 4, splits=1)
-    parts = kernels.statistics(*rows, None, 10.0, 4, splits=7)
+    whole = arc_kernels.statistics(*rows, None, 10.0, 4, splits=1)
+    parts = arc_kernels.statistics(*rows, None, 10.0, 4, splits=7)
     torch.testing.assert_close(parts, whole)
 
 
@@ -169,13 +169,13 @@ def test_splitting_the_codes_changes_no_token_and_no_gradient(metric: functional
     bias = 0.5 * codebook.square().sum(1) if metric == "euclidean" else None
     expected = functional.assign(latents, codebook, metric, "reference")
     tiling = Tiling(16, 16, 4)
-    assert torch.equal(kernels.assign(latents, codebook, bias, 0.0, tiling, splits), expected)
+    assert torch.equal(search_kernels.assign(latents, codebook, bias, 0.0, tiling, splits), expected)
     rows = row_kernels.split_rows(latents, codebook, 0.0)
-    _, tokens, negatives = kernels.statistics(*rows, None, 10.0, 3)
+    _, tokens, negatives = arc_kernels.statistics(*rows, None, 10.0, 3)
     slopes = torch.randn(1200, 3, device=DEVICE), torch.randn(1200, device=DEVICE)
-    pulls, largest = kernels.pulls_of(tokens, *slopes, 10.0)
+    pulls, largest = arc_kernels.pulls_of(tokens, *slopes, 10.0)
     gradients = [
-        kernels.backward(latents, *rows, None, negatives, pulls, largest, 1.0, 10.0, splits=n) for n in (1, splits)
+        arc_kernels.backward(latents, *rows, None, negatives, pulls, largest, 1.0, 10.0, splits=n) for n in (1, splits)
     ]
     torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-4, atol=1e-5)
 
@@ -202,7 +202,7 @@ def test_a_doubt_in_one_part_reaches_the_clear_best_of_another() -> None:
     for place, distance in ((10, 3e-6), (900, 1.05e-6), (901, 1e-6)):
         codebook[place] = (query + (2 * distance) ** 0.5 * sideways)[0].float()
     exact = query @ functional.unit(codebook.double()).t()
-    token = kernels.assign(latents, codebook, None, 0.0, Tiling(16, 16, 4), 2)
+    token = search_kernels.assign(latents, codebook, None, 0.0, Tiling(16, 16, 4), 2)
     assert token.item() in (900, 901)
     assert float(exact.max() - exact[0, token.item()]) < 1.5e-7
 
@@ -210,9 +210,9 @@ def test_a_doubt_in_one_part_reaches_the_clear_best_of_another() -> None:
 def test_the_products_err_less_than_the_search_allows_for() -> None:
     for width in (16, 64, 100):
         latents, codebook = case(300, 64, width)
-        top, tokens, _ = kernels.statistics(*row_kernels.split_rows(latents, codebook, 0.0), None, 10.0, 16)
+        top, tokens, _ = arc_kernels.statistics(*row_kernels.split_rows(latents, codebook, 0.0), None, 10.0, 16)
         exact = (functional.unit(codebook.double()) @ functional.unit(latents.double()).t()).gather(1, tokens)
-        assert float((top - exact).abs().max()) < kernels._slack(width) / 2
+        assert float((top - exact).abs().max()) < search_kernels._slack(width) / 2
 
 
 def test_the_same_inputs_give_the_same_bits() -> None:
@@ -316,7 +316,7 @@ def test_a_scaled_loss_of_half_precision_latents_keeps_small_gradients(dtype: to
 def test_without_gradients_none_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     latents, codebook = case(60, 9, 5)
     leaf = latents.requires_grad_()
-    monkeypatch.setattr(kernels, "backward", lambda *_: pytest.fail("a gradient that nobody asked for"))
+    monkeypatch.setattr(arc_kernels, "backward", lambda *_: pytest.fail("a gradient that nobody asked for"))
     for off in (torch.no_grad, torch.inference_mode):
         with off():
             assert not functional.arc_loss(leaf, codebook, backend="triton").requires_grad

@@ -97,9 +97,9 @@ def arc_loss(
 
 @_there
 def _assign(queries: Tensor, keys: Tensor, bias: Tensor | None) -> Tensor:
-    from arcvq.functional import kernels
+    from arcvq.functional import search_kernels
 
-    return kernels.assign(queries, keys, bias, NO_DIRECTION)
+    return search_kernels.assign(queries, keys, bias, NO_DIRECTION)
 
 
 _assign_operator = torch.library.custom_op("arcvq::fused_assign", _assign, mutates_args=())
@@ -157,13 +157,13 @@ def _forward(
     search: bool,
 ) -> Loss:
     """The loss, the tokens, and what the loss's backward needs."""
-    from arcvq.functional import kernels, row_kernels
+    from arcvq.functional import arc_kernels, row_kernels, search_kernels
 
     latents, codes = latents.contiguous(), codes.contiguous()
     z, c = row_kernels.split_rows(latents, codes, NO_DIRECTION)
-    tokens = kernels.search(latents, codes, z, c, None) if search else _no_tokens(latents)
-    widening = kernels.Margin(margin, smallest_sine, monotone)
-    negatives, losses, *pulls = kernels.statistics(z, c, valid, scale, top_k, widening)
+    tokens = search_kernels.search(latents, codes, z, c, None) if search else _no_tokens(latents)
+    widening = arc_kernels.Margin(margin, smallest_sine, monotone)
+    negatives, losses, *pulls = arc_kernels.statistics(z, c, valid, scale, top_k, widening)
     tops, top_pulls, pushes = pulls
     return losses.mean(), tokens, negatives, tops, top_pulls, pushes, z.halves, z.inverse, c.halves
 
@@ -184,13 +184,13 @@ def _backward(
     margin: float,
     smallest_sine: float,
 ) -> Tensor:
-    from arcvq.functional import kernels, row_kernels
+    from arcvq.functional import arc_kernels, row_kernels
 
     z = row_kernels.Rows(z_halves, z_inverse)
     c = row_kernels.Rows(c_halves, negatives)  # the codes' lengths are not asked for
-    pulls = kernels.Pulls(tops, top_pulls, pushes)
-    shrink = kernels.Margin(margin, smallest_sine, False).steepest(scale) / negatives.shape[0]
-    return kernels.backward(latents.contiguous(), z, c, valid, negatives, pulls, grad, shrink, scale)
+    pulls = arc_kernels.Pulls(tops, top_pulls, pushes)
+    shrink = arc_kernels.Margin(margin, smallest_sine, False).steepest(scale) / negatives.shape[0]
+    return arc_kernels.backward(latents.contiguous(), z, c, valid, negatives, pulls, grad, shrink, scale)
 
 
 class _Loss(torch.autograd.Function):
@@ -282,10 +282,10 @@ _loss_operator.register_autograd(_loss_gradient, setup_context=_loss_setup)
 @torch.library.custom_op("arcvq::fused_statistics", mutates_args=())
 @_there
 def _statistics_operator(latents: Tensor, codes: Tensor, valid: Tensor | None, scale: float, top_k: int) -> Triple:
-    from arcvq.functional import kernels, row_kernels
+    from arcvq.functional import arc_kernels, row_kernels
 
     rows = row_kernels.split_rows(latents.contiguous(), codes.contiguous(), NO_DIRECTION)
-    top_cosines, top_tokens, negatives = kernels.statistics(*rows, valid, scale, top_k)
+    top_cosines, top_tokens, negatives = arc_kernels.statistics(*rows, valid, scale, top_k)
     return top_cosines, top_tokens, negatives
 
 
@@ -306,12 +306,12 @@ def _statistics_backward_operator(
     grad_negatives: Tensor,
     scale: float,
 ) -> Tensor:
-    from arcvq.functional import kernels, row_kernels
+    from arcvq.functional import arc_kernels, row_kernels
 
     latents = latents.contiguous()
     rows = row_kernels.split_rows(latents, codes.contiguous(), NO_DIRECTION)
-    pulls, largest = kernels.pulls_of(top_tokens, grad_top.contiguous(), grad_negatives.contiguous(), scale)
-    return kernels.backward(latents, *rows, valid, negatives, pulls, largest, 1.0, scale)
+    pulls, largest = arc_kernels.pulls_of(top_tokens, grad_top.contiguous(), grad_negatives.contiguous(), scale)
+    return arc_kernels.backward(latents, *rows, valid, negatives, pulls, largest, 1.0, scale)
 
 
 @_statistics_backward_operator.register_fake
@@ -348,10 +348,10 @@ def _finish_operator(
     monotone: bool,
 ) -> Triple:
     """Each code's loss and its two slopes."""
-    from arcvq.functional import kernels
+    from arcvq.functional import arc_kernels
 
     statistics = (top_cosines.contiguous(), top_tokens.contiguous(), negatives.contiguous())
-    return kernels.finish(*statistics, scale, kernels.Margin(margin, smallest_sine, monotone))
+    return arc_kernels.finish(*statistics, scale, arc_kernels.Margin(margin, smallest_sine, monotone))
 
 
 @_finish_operator.register_fake
