@@ -6,7 +6,7 @@ import torch
 from torch.library import opcheck
 
 from arcvq import ArcVQ, ArcvqError, functional
-from arcvq.functional import arc_kernels, row_kernels, search_kernels
+from arcvq.functional import arc_backward_kernels, arc_kernels, row_kernels, search_kernels
 from arcvq.functional.tilings import Tiling
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -173,9 +173,10 @@ def test_splitting_the_codes_changes_no_token_and_no_gradient(metric: functional
     rows = row_kernels.split_rows(latents, codebook, 0.0)
     _, tokens, negatives = arc_kernels.statistics(*rows, None, 10.0, 3)
     slopes = torch.randn(1200, 3, device=DEVICE), torch.randn(1200, device=DEVICE)
-    pulls, largest = arc_kernels.pulls_of(tokens, *slopes, 10.0)
+    pulls, largest = arc_backward_kernels.pulls_of(tokens, *slopes, 10.0)
     gradients = [
-        arc_kernels.backward(latents, *rows, None, negatives, pulls, largest, 1.0, 10.0, splits=n) for n in (1, splits)
+        arc_backward_kernels.backward(latents, *rows, None, negatives, pulls, largest, 1.0, 10.0, splits=n)
+        for n in (1, splits)
     ]
     torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-4, atol=1e-5)
 
@@ -316,7 +317,7 @@ def test_a_scaled_loss_of_half_precision_latents_keeps_small_gradients(dtype: to
 def test_without_gradients_none_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     latents, codebook = case(60, 9, 5)
     leaf = latents.requires_grad_()
-    monkeypatch.setattr(arc_kernels, "backward", lambda *_: pytest.fail("a gradient that nobody asked for"))
+    monkeypatch.setattr(arc_backward_kernels, "backward", lambda *_: pytest.fail("a gradient that nobody asked for"))
     for off in (torch.no_grad, torch.inference_mode):
         with off():
             assert not functional.arc_loss(leaf, codebook, backend="triton").requires_grad

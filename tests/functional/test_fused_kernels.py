@@ -59,9 +59,9 @@ KERNELS = (
     "arc_kernels._statistics_kernel",
     "arc_kernels._merge_kernel",
     "arc_kernels._finish_kernel",
-    "arc_kernels._pull_kernel",
-    "arc_kernels._backward_kernel",
-    "arc_kernels._project_kernel",
+    "arc_backward_kernels._pull_kernel",
+    "arc_backward_kernels._backward_kernel",
+    "arc_backward_kernels._project_kernel",
     "sum_kernels._sums_kernel",
     "sum_kernels._segments_kernel",
     "sum_kernels._counts_kernel",
@@ -97,7 +97,7 @@ def test_a_launch_is_told_of_everything_that_may_differ(
     biased: bool, masked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tensors that came from outside, and integers that Triton specialises on; constants in the signature's order."""
-    from arcvq.functional import arc_kernels, row_kernels, search_kernels
+    from arcvq.functional import arc_backward_kernels, arc_kernels, row_kernels, search_kernels
 
     latents, codes, bias, negatives = torch.randn(40, 16), torch.randn(9, 16), torch.rand(9), torch.randn(9)
     valid = torch.ones(40, dtype=torch.bool) if masked else None
@@ -119,11 +119,11 @@ def test_a_launch_is_told_of_everything_that_may_differ(
             elif not isinstance(argument, float):
                 assert id(argument) in told or not any(argument is x for x in outside), parameter.name
 
-    for module in (row_kernels, search_kernels, arc_kernels):
+    for module in (row_kernels, search_kernels, arc_kernels, arc_backward_kernels):
         monkeypatch.setattr(module, "_launch", look)
     search_kernels.assign(latents, codes, bias if biased else None, 0.0)
     z, c = row_kernels.split_rows(latents, codes, 0.0)
     arc_kernels.statistics(z, c, valid, 10, 3, arc_kernels.Margin(0.1, 1e-3, False) if biased else None)
     outside += [z.halves, z.inverse, c.halves]  # a compiled graph keeps these its own way until the backward pass
-    arc_kernels.backward(latents, z, c, valid, negatives, pulls, stretch, 1.0, 10)
+    arc_backward_kernels.backward(latents, z, c, valid, negatives, pulls, stretch, 1.0, 10)
     assert len(set(seen)) == 6

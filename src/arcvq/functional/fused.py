@@ -184,13 +184,13 @@ def _backward(
     margin: float,
     smallest_sine: float,
 ) -> Tensor:
-    from arcvq.functional import arc_kernels, row_kernels
+    from arcvq.functional import arc_backward_kernels, arc_kernels, row_kernels
 
     z = row_kernels.Rows(z_halves, z_inverse)
     c = row_kernels.Rows(c_halves, negatives)  # the codes' lengths are not asked for
     pulls = arc_kernels.Pulls(tops, top_pulls, pushes)
     shrink = arc_kernels.Margin(margin, smallest_sine, False).steepest(scale) / negatives.shape[0]
-    return arc_kernels.backward(latents.contiguous(), z, c, valid, negatives, pulls, grad, shrink, scale)
+    return arc_backward_kernels.backward(latents.contiguous(), z, c, valid, negatives, pulls, grad, shrink, scale)
 
 
 class _Loss(torch.autograd.Function):
@@ -306,12 +306,14 @@ def _statistics_backward_operator(
     grad_negatives: Tensor,
     scale: float,
 ) -> Tensor:
-    from arcvq.functional import arc_kernels, row_kernels
+    from arcvq.functional import arc_backward_kernels, row_kernels
 
     latents = latents.contiguous()
     rows = row_kernels.split_rows(latents, codes.contiguous(), NO_DIRECTION)
-    pulls, largest = arc_kernels.pulls_of(top_tokens, grad_top.contiguous(), grad_negatives.contiguous(), scale)
-    return arc_kernels.backward(latents, *rows, valid, negatives, pulls, largest, 1.0, scale)
+    pulls, largest = arc_backward_kernels.pulls_of(
+        top_tokens, grad_top.contiguous(), grad_negatives.contiguous(), scale
+    )
+    return arc_backward_kernels.backward(latents, *rows, valid, negatives, pulls, largest, 1.0, scale)
 
 
 @_statistics_backward_operator.register_fake
