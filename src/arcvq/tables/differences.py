@@ -148,7 +148,12 @@ def gain(result: Result) -> float | None:
 
 # ---- causes: what each would change ---------------------------------------------------------------------------------------
 
-CAUSES = ("best look", "weight × 4", "released code", "tuned rate")
+# Trainings as print may have been made, by the system that they stand for.
+RETRAINED = {
+    "weight × 4": {heavier.preset: heavier.name for heavier in HEAVIER},
+    "released code": {"arcvq-vae": "released-code"},
+}
+CAUSES = ("best look", *RETRAINED, "tuned rate")
 
 
 def causes(grouped: Grouped, printed: dict[str, Any]) -> list[str]:
@@ -183,11 +188,8 @@ def moves(data: str, named: dict[str, list[Result]], run: str, results: list[Res
     if cause == "best look":
         gains = [found for result in results if (found := gain(result)) is not None]
         return statistics.fmean(gains) if gains else ABSENT
-    if cause == "weight × 4":
-        applies = any(experiment.preset == run for experiment in HEAVIER)
-        return _step(named, run, f"{run}-variance01") if applies else None
-    if cause == "released code":
-        return _step(named, run, "released-code") if run == "arcvq-vae" else None
+    if cause in RETRAINED:
+        return _step(named, run, RETRAINED[cause][run]) if run in RETRAINED[cause] else None
     if data != DATA:
         return None  # tuned there alone
     tuned = (budget_name(each.name, BUDGETS[-1]) for each in contenders(choose(named)) if each.system == run)
@@ -220,7 +222,35 @@ def verdict(gap: float, moved: dict[str, float | str | None]) -> str:
     further = [cause for cause in known if cause not in nearer]
     unknown = [cause for cause, value in moved.items() if value == ABSENT]
     parts = [f"{abs(gap):.2f} dB {'above' if gap > 0 else 'below'} print"]
-    parts += [f"nearer to print with {', '.join(f'{c} ({known[c]:+.2f})' for c in nearer)}"] if nearer else []
+    closer = [f"{cause} ({known[cause]:+.2f}, which leaves {gap + known[cause]:+.2f})" for cause in nearer]
+    parts += [f"nearer to print with {', '.join(closer)}"] if closer else []
     parts += [f"not nearer with {', '.join(f'{c} ({known[c]:+.2f})' for c in further)}"] if further else []
     parts += [f"not measured: {', '.join(unknown)}"] if unknown else []
     return "; ".join(parts) + "."
+
+
+def retrained(grouped: Grouped, printed: dict[str, Any]) -> list[str]:
+    """Ours minus print in every metric, trained as it is and as print may have been, in one precision."""
+    rows: list[list[str]] = []
+    shown: list[Result] = []
+    for data, named in grouped.items():
+        for run in TABLE_1.runs():
+            names = {run: run} | {f"{run}, {how}": others[run] for how, others in RETRAINED.items() if run in others}
+            if len(names) == 1:
+                continue
+            measured, numbers = alike(named, names.values()), printed.get(data, {}).get(run, {})
+            for label, name in names.items():
+                results = [result for result in measured.get(name, []) if result.metrics("paper") is not None]
+                if results:
+                    shown += results
+                    label = f"{data}, {label}{revision_mark(results, 'paper')}"
+                    rows.append([label, str(len(results)), *(_gap(results, m, numbers) for m in METRICS_IN_PRINT)])
+    headings = ["ours − print", "seeds", *(METRICS[metric][0] for metric in METRICS_IN_PRINT)]
+    return [*table(headings, rows), *precision_note(shown)] if rows else ["No such training is measured yet."]
+
+
+def _gap(results: list[Result], metric: str, numbers: dict[str, float]) -> str:
+    found = cell(results, "paper", metric)
+    if found is None or metric not in numbers:
+        return NOTHING
+    return f"{found.mean - numbers[metric]:+{METRICS[metric][1]}}"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from arcvq.tables import budget_page, study_pages
-from arcvq.tables.differences import best_looks, causes, differences, protocol_effect
+from arcvq.tables.differences import best_looks, causes, differences, protocol_effect, retrained
 from arcvq.tables.paper import TABLES, PrintedTable, Table
 from arcvq.tables.results import (
     METRICS,
@@ -42,6 +42,7 @@ TITLES = {
     **{table.key: table.title for table in TABLES},
     "differences": "Where ours differs from print",
     "causes": "What may lie behind the differences",
+    "retrained": "Trained as print may have been",
     "protocols": "What the protocol alone changes",
     "looks": "What the choice of weights on the test set changes",
     "runs": "Every run",
@@ -71,6 +72,7 @@ def sections(grouped: Grouped, printed: dict[str, Any]) -> Iterator[tuple[str, l
             yield each.key, small_images(each, grouped, printed)
     yield "differences", differences(grouped, printed)
     yield "causes", causes(grouped, printed)
+    yield "retrained", retrained(grouped, printed)
     yield "protocols", protocol_effect(grouped)
     yield "looks", best_looks(grouped, printed)
     yield "runs", every_run(grouped)
