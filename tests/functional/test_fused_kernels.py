@@ -120,7 +120,7 @@ def test_a_launch_is_told_of_everything_that_may_differ(
                 assert id(argument) in told or not any(argument is x for x in outside), parameter.name
 
     for module in (row_kernels, search_kernels, arc_kernels, arc_backward_kernels):
-        monkeypatch.setattr(module, "_launch", look)
+        monkeypatch.setattr(module, "launch", look)
     search_kernels.assign(latents, codes, bias if biased else None, 0.0)
     z, c = row_kernels.split_rows(latents, codes, 0.0)
     arc_kernels.statistics(z, c, valid, 10, 3, arc_kernels.Margin(0.1, 1e-3, False) if biased else None)

@@ -9,9 +9,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from arcvq.functional.arc_kernels import ROOM, Pulls, _powers_of_two
-from arcvq.functional.launches import PROGRAMS, _cdiv, _launch, _split
-from arcvq.functional.row_kernels import LENGTH, Rows, _lower, _products, _rows, _scores
+from arcvq.functional.arc_kernels import ROOM, Pulls, powers_of_two
+from arcvq.functional.launches import PROGRAMS, cdiv, launch, parts_of
+from arcvq.functional.row_kernels import LENGTH, Rows, add_products, load_rows, lower_halves, row_scores
 from arcvq.functional.tilings import Tiling, tiling_for
 
 # Elements of all the parts of a gradient together.
@@ -89,27 +89,27 @@ def _backward_kernel(
 
     FINAL: there is but one part and one piece, and the gradient goes on through the normalisation at once.
     """
-    scale = _powers_of_two(scale) / (length * length)
+    scale = powers_of_two(scale) / (length * length)
     first = tl.program_id(0) * TOKENS
     rows = first + tl.arange(0, TOKENS)
     out = tl.program_id(1) * OUT + tl.arange(0, OUT)
     split = tl.program_id(2)
-    z_low_ptr = _lower(z_high_ptr, token_count, DEPTH)
-    c_low_ptr = _lower(c_high_ptr, code_count, DEPTH)
-    u_high = _rows(z_high_ptr, rows, token_count, tl.arange(0, PIECE), DEPTH)
-    u_low = _rows(z_low_ptr, rows, token_count, tl.arange(0, PIECE), DEPTH)
+    z_low_ptr = lower_halves(z_high_ptr, token_count, DEPTH)
+    c_low_ptr = lower_halves(c_high_ptr, code_count, DEPTH)
+    u_high = load_rows(z_high_ptr, rows, token_count, tl.arange(0, PIECE), DEPTH)
+    u_low = load_rows(z_low_ptr, rows, token_count, tl.arange(0, PIECE), DEPTH)
     gradient = tl.zeros((TOKENS, OUT), dtype=tl.float32)
     last = tl.minimum((split + 1) * split_size, code_count)
     for start in range(split * split_size, last, CODES):
         columns = start + tl.arange(0, CODES)
         inside = columns < last
-        code_high = _rows(c_high_ptr, columns, last, out, DEPTH)
-        code_low = _rows(c_low_ptr, columns, last, out, DEPTH)
+        code_high = load_rows(c_high_ptr, columns, last, out, DEPTH)
+        code_low = load_rows(c_low_ptr, columns, last, out, DEPTH)
         if DEPTH == PIECE:
             cosines = tl.zeros((TOKENS, CODES), dtype=tl.float32)
-            cosines = _products(u_high, u_low, tl.trans(code_high), tl.trans(code_low), cosines)
+            cosines = add_products(u_high, u_low, tl.trans(code_high), tl.trans(code_low), cosines)
         else:
-            cosines = _scores(
+            cosines = row_scores(
                 z_high_ptr,
                 z_low_ptr,
                 c_high_ptr,
@@ -127,7 +127,7 @@ def _backward_kernel(
             )
         # d/dcos of the negatives' log-sum-exp is s·softmax; a code without negatives has log-sum-exp −inf and no such pull.
         negative = tl.load(negatives + columns, mask=inside, other=float("-inf"))
-        negative = tl.where(negative > float("-inf"), _powers_of_two(negative), float("inf"))
+        negative = tl.where(negative > float("-inf"), powers_of_two(negative), float("inf"))
         pull = tl.load(pulls + columns, mask=inside, other=0.0)
         weights = tl.exp2(scale * cosines - negative[None, :]) * pull[None, :]
         # The top tokens of these codes, where any of them is among these rows.
@@ -142,13 +142,13 @@ def _backward_kernel(
                 weights = tl.where(rows[:, None] == chosen[None, :], pulled[None, :], weights)
         weights_high = _high(weights)
         weights_low = (weights - weights_high).to(tl.float16)
-        gradient = _products(weights_high.to(tl.float16), weights_low, code_high, code_low, gradient)
+        gradient = add_products(weights_high.to(tl.float16), weights_low, code_high, code_low, gradient)
     if FINAL:
         here = rows < token_count
         inverse = tl.load(inverse_latents + rows, mask=here, other=0.0)
         if MASKED:
             here = here & (tl.load(valid + rows, mask=here, other=0) != 0)
-        u = _rows(latents, rows, token_count, out, width).to(tl.float32) * inverse[:, None]
+        u = load_rows(latents, rows, token_count, out, width).to(tl.float32) * inverse[:, None]
         along = _along(tl.sum(gradient * u, axis=1), tl.sum(u * u, axis=1))
         factor = shrink * tl.load(stretch) if STRETCHED else shrink
         gradient = (gradient - u * along[:, None]) * (inverse * factor)[:, None]
@@ -192,7 +192,7 @@ def _project_kernel(
     square = tl.zeros((TOKENS,), dtype=tl.float32)
     for start in range(0, width, DEPTH):
         depth = start + tl.arange(0, DEPTH)
-        z = _rows(latents, rows, token_count, depth, width).to(tl.float32) * inverse[:, None]
+        z = load_rows(latents, rows, token_count, depth, width).to(tl.float32) * inverse[:, None]
         g = _sum_of_parts(gradients, rows, depth, token_count, width, splits, TOKENS, DEPTH)
         along += tl.sum(g * z, axis=1)
         square += tl.sum(z * z, axis=1)
@@ -200,7 +200,7 @@ def _project_kernel(
     factor = inverse * (shrink * tl.load(stretch) if STRETCHED else shrink)
     for start in range(0, width, DEPTH):
         depth = start + tl.arange(0, DEPTH)
-        z = _rows(latents, rows, token_count, depth, width).to(tl.float32) * inverse[:, None]
+        z = load_rows(latents, rows, token_count, depth, width).to(tl.float32) * inverse[:, None]
         g = _sum_of_parts(gradients, rows, depth, token_count, width, splits, TOKENS, DEPTH)
         g = tl.where(here[:, None], (g - z * along[:, None]) * factor[:, None], 0.0)
         tl.store(
@@ -214,7 +214,7 @@ def _project_kernel(
 def _sum_of_parts(parts, rows, depth, row_count, width, splits, ROWS: tl.constexpr, DEPTH: tl.constexpr):
     total = tl.zeros((ROWS, DEPTH), dtype=tl.float32)
     for split in range(splits):
-        total += _rows(parts, split * row_count + rows, (split + 1) * row_count, depth, width)
+        total += load_rows(parts, split * row_count + rows, (split + 1) * row_count, depth, width)
     return total
 
 
@@ -223,7 +223,7 @@ def pulls_of(top_tokens: Tensor, grad_top: Tensor, grad_negatives: Tensor, scale
     codes, top_k = top_tokens.shape
     largest = torch.maximum(grad_top.abs().amax(), scale * grad_negatives.abs().amax())
     pulls = Pulls.empty(codes, top_k, largest.device)
-    _pull_kernel[(_cdiv(codes, 128),)](
+    _pull_kernel[(cdiv(codes, 128),)](
         top_tokens, grad_top, grad_negatives, largest, *pulls, codes, scale, ROOM, TOP=top_k, CODES=128
     )
     return pulls, largest
@@ -250,17 +250,17 @@ def backward(
     if not count:
         return gradient
     tiling = tiling or tiling_for("backward", codes.count, codes.depth)
-    programs = _cdiv(count, tiling.rows)
+    programs = cdiv(count, tiling.rows)
     if splits is None:
         splits = min(LARGEST_PARTS // (count * width), 16 * PROGRAMS // programs)
-    splits, split_size = _split(codes.count, tiling.columns, splits, least=32)
+    splits, split_size = parts_of(codes.count, tiling.columns, splits, least=32)
     out = min(64, codes.depth)
     final = splits == 1 and out == codes.depth
     parts = gradient if final else torch.empty(splits, count, width, dtype=torch.float32, device=device)
     mask = latents if valid is None else valid
     stretched = latents if stretch is None else stretch
     shrink /= ROOM * LENGTH
-    _launch(
+    launch(
         _backward_kernel,
         (programs, codes.depth // out, splits),
         (latents, mask, stretched, split_latents.halves, split_latents.inverse, codes.halves, negatives, *pulls, width),
@@ -295,7 +295,7 @@ def backward(
         num_stages=tiling.stages,
     )
     if not final:
-        _project_kernel[(_cdiv(count, 32),)](
+        _project_kernel[(cdiv(count, 32),)](
             latents,
             split_latents.inverse,
             mask,

@@ -13,8 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from arcvq.functional.launches import PROGRAMS, _cdiv, _launch, _power_of_two, _split
-from arcvq.functional.row_kernels import LENGTH, Rows, _leftmost, _lower, _products, _rows, _scores
+from arcvq.functional.launches import PROGRAMS, cdiv, launch, parts_of, power_of_two
+from arcvq.functional.row_kernels import LENGTH, Rows, add_products, leftmost, load_rows, lower_halves, row_scores
 from arcvq.functional.tilings import Tiling, tiling_for
 
 # Top tokens of all parts that the merge holds of one code.
@@ -27,7 +27,7 @@ ROOM = 16384.0
 
 
 @triton.jit
-def _powers_of_two(exponent):
+def powers_of_two(exponent):
     """e^x = 2^(x·log2 e): the hardware raises two. What the kernels give and take are natural logarithms."""
     return exponent * 1.4426950408889634
 
@@ -66,16 +66,16 @@ def _statistics_kernel(
 ):
     """For each code, of one part of the tokens: its top cosines, which tokens they are, log Σ exp(scale·cos) of the others."""
     square = length * length
-    scale = _powers_of_two(scale) / square
+    scale = powers_of_two(scale) / square
     rows = tl.program_id(0) * CODES + tl.arange(0, CODES)
     split = tl.program_id(1)
     slots = tl.arange(0, SLOTS)
     places = tl.arange(0, TOKENS)
     depth = tl.arange(0, PIECE)
-    z_low_ptr = _lower(z_high_ptr, token_count, DEPTH)
-    c_low_ptr = _lower(c_high_ptr, code_count, DEPTH)
-    code_high = _rows(c_high_ptr, rows, code_count, depth, DEPTH)
-    code_low = _rows(c_low_ptr, rows, code_count, depth, DEPTH)
+    z_low_ptr = lower_halves(z_high_ptr, token_count, DEPTH)
+    c_low_ptr = lower_halves(c_high_ptr, code_count, DEPTH)
+    code_high = load_rows(c_high_ptr, rows, code_count, depth, DEPTH)
+    code_low = load_rows(c_low_ptr, rows, code_count, depth, DEPTH)
     # Slots beyond the k-th hold +inf: they are never the smallest, so never replaced.
     top = tl.zeros((CODES, SLOTS), dtype=tl.float32) + tl.where(slots < TOP, float("-inf"), float("inf"))[None, :]
     token = tl.full((CODES, SLOTS), -1, dtype=tl.int32)
@@ -85,8 +85,8 @@ def _statistics_kernel(
     first = split * split_size
     last = tl.minimum(first + split_size, token_count)
     if DEPTH == PIECE:
-        z_high = _rows(z_high_ptr, first + places, last, depth, DEPTH)
-        z_low = _rows(z_low_ptr, first + places, last, depth, DEPTH)
+        z_high = load_rows(z_high_ptr, first + places, last, depth, DEPTH)
+        z_low = load_rows(z_low_ptr, first + places, last, depth, DEPTH)
     for start in range(first, last, TOKENS):
         columns = start + places
         here = columns < last
@@ -94,11 +94,11 @@ def _statistics_kernel(
             here = here & (tl.load(valid + columns, mask=here, other=0) != 0)
         if DEPTH == PIECE:
             cosines = tl.zeros((CODES, TOKENS), dtype=tl.float32)
-            cosines = _products(code_high, code_low, tl.trans(z_high), tl.trans(z_low), cosines)
-            z_high = _rows(z_high_ptr, columns + TOKENS, last, depth, DEPTH)  # the next tile, on its way meanwhile
-            z_low = _rows(z_low_ptr, columns + TOKENS, last, depth, DEPTH)
+            cosines = add_products(code_high, code_low, tl.trans(z_high), tl.trans(z_low), cosines)
+            z_high = load_rows(z_high_ptr, columns + TOKENS, last, depth, DEPTH)  # the next tile, on its way meanwhile
+            z_low = load_rows(z_low_ptr, columns + TOKENS, last, depth, DEPTH)
         else:
-            cosines = _scores(
+            cosines = row_scores(
                 c_high_ptr,
                 c_low_ptr,
                 z_high_ptr,
@@ -119,7 +119,7 @@ def _statistics_kernel(
         best = tl.max(cosines, axis=1)
         while tl.max((best > worst).to(tl.int32), axis=0) > 0:
             better = best > worst
-            at = tl.where(better, _leftmost(cosines, best, TOKENS), -1)
+            at = tl.where(better, leftmost(cosines, best, TOKENS), -1)
             slot = tl.where(better, tl.argmin(top, axis=1), -1)
             evicted = tl.where(better, scale * worst, float("-inf"))
             new_peak = tl.maximum(peak, evicted)
@@ -175,7 +175,7 @@ def _merge_kernel(
 ):
     """Parts of the tokens seen as one; what was among the best of a part but not of the whole becomes a negative.
 
-    FINISH: on to each code's loss at once, and to what its backward wants (see `_pull_kernel`).
+    FINISH: on to each code's loss at once, and to what its backward wants (see `_pull_kernel` of the gradient).
     """
     rows = tl.program_id(0) * CODES + tl.arange(0, CODES)
     inside = rows < code_count
@@ -190,7 +190,7 @@ def _merge_kernel(
     token = tl.full((CODES, SLOTS), -1, dtype=tl.int32)
     for k in range(TOP):
         best = tl.max(cosines, axis=1)
-        chosen = (entries[None, :] == _leftmost(cosines, best, ENTRIES)[:, None]) & (best > float("-inf"))[:, None]
+        chosen = (entries[None, :] == leftmost(cosines, best, ENTRIES)[:, None]) & (best > float("-inf"))[:, None]
         top = tl.where((slots == k)[None, :], best[:, None], top)
         token = tl.where((slots == k)[None, :], tl.max(tl.where(chosen, tokens, -1), axis=1)[:, None], token)
         cosines = tl.where(chosen, float("-inf"), cosines)
@@ -199,12 +199,12 @@ def _merge_kernel(
     if not FINISH:
         tl.store(top_cosines + place, top, mask=kept)
         tl.store(top_tokens + place, token.to(tl.int64), mask=kept)
-    left = _powers_of_two(scale) * cosines
+    left = powers_of_two(scale) * cosines
     there = inside[:, None] & (parts < splits)[None, :]
     part = tl.load(
         part_negatives + rows[:, None].to(tl.int64) * splits + parts[None, :], mask=there, other=float("-inf")
     )
-    part = _powers_of_two(part)
+    part = powers_of_two(part)
     peak = tl.maximum(tl.max(left, axis=1), tl.max(part, axis=1))
     shift = tl.where(peak == float("-inf"), 0.0, peak)
     total = tl.sum(tl.exp2(left - shift[:, None]), axis=1) + tl.sum(tl.exp2(part - shift[:, None]), axis=1)
@@ -235,16 +235,16 @@ def statistics(
     """
     count, device = codes.count, codes.halves.device
     tiling = tiling or tiling_for("statistics", codes.count, codes.depth)
-    programs = _cdiv(codes.count, tiling.rows)
+    programs = cdiv(codes.count, tiling.rows)
     if splits is None:
         splits = min(PROGRAMS // programs, MOST_ENTRIES // top_k)
-    splits, split_size = _split(latents.count, tiling.columns, splits, least=2)
+    splits, split_size = parts_of(latents.count, tiling.columns, splits, least=2)
     parts = (
         torch.empty(count * splits, top_k, dtype=torch.float32, device=device),
         torch.empty(count * splits, top_k, dtype=torch.int32, device=device),
         torch.empty(count * splits, dtype=torch.float32, device=device),
     )
-    _launch(
+    launch(
         _statistics_kernel,
         (programs, splits),
         (latents.halves if valid is None else valid,),
@@ -262,7 +262,7 @@ def statistics(
         ),
         MASKED=valid is not None,
         TOP=top_k,
-        SLOTS=_power_of_two(top_k),
+        SLOTS=power_of_two(top_k),
         CODES=tiling.rows,
         TOKENS=tiling.columns,
         DEPTH=codes.depth,
@@ -274,11 +274,11 @@ def statistics(
     nothing = (negatives,) * 4
     tops = nothing[:2] if margin else _empty_tops(count, top_k, device)
     finished = (torch.empty_like(negatives), *Pulls.empty(count, top_k, device)) if margin else nothing
-    entries = _power_of_two(splits * top_k)
+    entries = power_of_two(splits * top_k)
     at_once = max(1, min(32, 2048 // entries))
-    _launch(
+    launch(
         _merge_kernel,
-        (_cdiv(count, at_once),),
+        (cdiv(count, at_once),),
         (),
         (
             *parts,
@@ -294,10 +294,10 @@ def statistics(
         FINISH=margin is not None,
         MONOTONE=margin is not None and margin.monotone,
         TOP=top_k,
-        SLOTS=_power_of_two(top_k),
+        SLOTS=power_of_two(top_k),
         CODES=at_once,
         ENTRIES=entries,
-        SPLITS=_power_of_two(splits),
+        SPLITS=power_of_two(splits),
     )
     return (negatives, *finished) if margin else (*tops, negatives)
 
@@ -404,7 +404,7 @@ def finish(
     """Per code: its loss (K,), and the slope of that in its top cosines (K, k) and its negatives (K,)."""
     code_count, top_k = top_cosines.shape
     losses, grad_top, grad_negatives = (torch.empty_like(x) for x in (negatives, top_cosines, negatives))
-    _finish_kernel[(_cdiv(code_count, 128),)](
+    _finish_kernel[(cdiv(code_count, 128),)](
         top_cosines,
         top_tokens,
         negatives,
@@ -416,7 +416,7 @@ def finish(
         *margin.numbers,
         MONOTONE=margin.monotone,
         TOP=top_k,
-        SLOTS=_power_of_two(top_k),
+        SLOTS=power_of_two(top_k),
         CODES=128,
     )
     return losses, grad_top, grad_negatives

@@ -11,40 +11,40 @@ import triton
 PROGRAMS = 528
 
 
-def _cdiv(length: int, block: int) -> int:
+def cdiv(length: int, block: int) -> int:
     return -(-length // block)
 
 
-def _power_of_two(number: int) -> int:
+def power_of_two(number: int) -> int:
     """The first that is not below."""
     return 1 << (number - 1).bit_length()
 
 
-def _split(length: int, block: int, wanted: int, least: int) -> tuple[int, int]:
+def parts_of(length: int, block: int, wanted: int, least: int) -> tuple[int, int]:
     """Into how many parts a kernel's walk is cut, and their size: whole blocks, at least `least` of them to a part."""
-    blocks = _cdiv(max(1, length), block)
-    size = _cdiv(blocks, max(1, min(wanted, blocks // least)))
-    return _cdiv(blocks, size), size * block
+    blocks = cdiv(max(1, length), block)
+    size = cdiv(blocks, max(1, min(wanted, blocks // least)))
+    return cdiv(blocks, size), size * block
 
 
 # Kernels compiled before, by everything that Triton looks at to tell whether one will do.
 _ready: dict[tuple[Any, ...], Any] = {}
 
 
-def _launch(
+def launch(
     kernel: Any, grid: tuple[int, ...], given: tuple[Any, ...], arguments: tuple[Any, ...], **constants: Any
 ) -> None:
     """`kernel[grid](*arguments, **constants)`, without looking at each argument again where an earlier call was alike: that takes
     the host longer than the device takes for a small kernel.
 
     `given` are the arguments that may differ between such calls in type or alignment, and the integers that Triton specialises on. All
-    other tensors are allocated here, and so aligned alike. Constants in the order of the kernel's signature.
+    other tensors are the caller's own, fresh from the allocator and so aligned alike. Constants in the order of the kernel's signature.
     """
     if not isinstance(kernel, triton.JITFunction):  # the interpreter's
         kernel[grid](*arguments, **constants)
         return
     kinds = (x if isinstance(x, int) else (x.dtype, x.data_ptr() % 16) for x in given)
-    key = (kernel.__name__, torch.cuda.current_device(), *constants.values(), *kinds)
+    key = (id(kernel), torch.cuda.current_device(), *constants.values(), *kinds)
     ready = _ready.get(key)
     if ready is None:
         _ready[key] = kernel[grid](*arguments, **constants)

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from arcvq.functional.launches import _cdiv, _launch
+from arcvq.functional.launches import cdiv, launch
 from arcvq.functional.tilings import padded_width
 
 # The length of a row before it is split: its small elements stay above the smallest normal half, its products below the largest.
@@ -43,20 +43,20 @@ class Rows:
 
 
 @triton.jit
-def _rows(pointer, rows, row_count, depth, width):
+def load_rows(pointer, rows, row_count, depth, width):
     """(rows, depth) of a row-major matrix; zeros beyond its edges."""
     inside = (rows < row_count)[:, None] & (depth < width)[None, :]
     return tl.load(pointer + rows[:, None].to(tl.int64) * width + depth[None, :], mask=inside, other=0.0)
 
 
 @triton.jit
-def _lower(high, row_count, DEPTH: tl.constexpr):
+def lower_halves(high, row_count, DEPTH: tl.constexpr):
     """Where the low halves of split rows begin: behind the high ones."""
     return high + tl.cast(row_count, tl.int64) * DEPTH
 
 
 @triton.jit
-def _products(a_high, a_low, b_high, b_low, total):
+def add_products(a_high, a_low, b_high, b_low, total):
     """total + a @ b, the small products first."""
     total = tl.dot(a_low, b_high, total)
     total = tl.dot(a_high, b_low, total)
@@ -64,7 +64,7 @@ def _products(a_high, a_low, b_high, b_low, total):
 
 
 @triton.jit
-def _scores(
+def row_scores(
     a_high_ptr,
     a_low_ptr,
     b_high_ptr,
@@ -84,21 +84,21 @@ def _scores(
     scores = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
     if DEPTH == PIECE:
         depth = tl.arange(0, PIECE)
-        b_high = _rows(b_high_ptr, columns, column_count, depth, DEPTH)
-        b_low = _rows(b_low_ptr, columns, column_count, depth, DEPTH)
-        return _products(a_high, a_low, tl.trans(b_high), tl.trans(b_low), scores)
+        b_high = load_rows(b_high_ptr, columns, column_count, depth, DEPTH)
+        b_low = load_rows(b_low_ptr, columns, column_count, depth, DEPTH)
+        return add_products(a_high, a_low, tl.trans(b_high), tl.trans(b_low), scores)
     for start in range(0, DEPTH, PIECE):
         depth = start + tl.arange(0, PIECE)
-        piece_high = _rows(a_high_ptr, rows, row_count, depth, DEPTH)
-        piece_low = _rows(a_low_ptr, rows, row_count, depth, DEPTH)
-        b_high = _rows(b_high_ptr, columns, column_count, depth, DEPTH)
-        b_low = _rows(b_low_ptr, columns, column_count, depth, DEPTH)
-        scores = _products(piece_high, piece_low, tl.trans(b_high), tl.trans(b_low), scores)
+        piece_high = load_rows(a_high_ptr, rows, row_count, depth, DEPTH)
+        piece_low = load_rows(a_low_ptr, rows, row_count, depth, DEPTH)
+        b_high = load_rows(b_high_ptr, columns, column_count, depth, DEPTH)
+        b_low = load_rows(b_low_ptr, columns, column_count, depth, DEPTH)
+        scores = add_products(piece_high, piece_low, tl.trans(b_high), tl.trans(b_low), scores)
     return scores
 
 
 @triton.jit
-def _leftmost(scores, value, COLUMNS: tl.constexpr):
+def leftmost(scores, value, COLUMNS: tl.constexpr):
     """Where in each row its largest value is, the first place of several: (rows,) int32."""
     columns = tl.arange(0, COLUMNS)[None, :]
     return tl.min(tl.where(scores == value[:, None], columns, COLUMNS), axis=1)
@@ -172,15 +172,15 @@ def _split_block(
     else:
         total = tl.zeros((ROWS,), dtype=tl.float32)
         for start in range(0, DEPTH, PIECE):
-            x = _rows(matrix, rows, row_count, start + tl.arange(0, PIECE), width).to(tl.float32)
+            x = load_rows(matrix, rows, row_count, start + tl.arange(0, PIECE), width).to(tl.float32)
             total += tl.sum(x * x, axis=1)
         norm = tl.sqrt_rn(total)
     factor = tl.where(norm > floor, tl.div_rn(1.0, tl.where(norm > floor, norm, 1.0)), 1.0)
     tl.store(inverse + rows, factor, mask=rows < row_count)
-    low = _lower(high, row_count, DEPTH)
+    low = lower_halves(high, row_count, DEPTH)
     for start in range(0, DEPTH, PIECE):
         depth = start + tl.arange(0, PIECE)
-        x = _rows(matrix, rows, row_count, depth, width).to(tl.float32) * (factor * length)[:, None]
+        x = load_rows(matrix, rows, row_count, depth, width).to(tl.float32) * (factor * length)[:, None]
         x_high = x.to(tl.float16)
         place = rows[:, None].to(tl.int64) * DEPTH + depth[None, :]
         tl.store(high + place, x_high, mask=(rows < row_count)[:, None])
@@ -197,10 +197,10 @@ def split_rows(latents: Tensor, codes: Tensor, floor: float, longest: Tensor | N
         inverse = torch.empty(count, dtype=torch.float32, device=latents.device)
         found.append(Rows(halves, inverse))
     (z, c), rows = found, 32
-    blocks = _cdiv(z.count, rows)
-    _launch(
+    blocks = cdiv(z.count, rows)
+    launch(
         _split_kernel,
-        (blocks + _cdiv(c.count, rows),),
+        (blocks + cdiv(c.count, rows),),
         (latents, codes, width),
         (
             latents,

@@ -12,8 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from arcvq.functional.launches import PROGRAMS, _cdiv, _launch, _split
-from arcvq.functional.row_kernels import LENGTH, Rows, _leftmost, _lower, _rows, _scores, split_rows
+from arcvq.functional.launches import PROGRAMS, cdiv, launch, parts_of
+from arcvq.functional.row_kernels import LENGTH, Rows, leftmost, load_rows, lower_halves, row_scores, split_rows
 from arcvq.functional.tilings import Tiling, tiling_for
 
 
@@ -45,10 +45,10 @@ def _search_kernel(
     rows = tl.program_id(0) * QUERIES + tl.arange(0, QUERIES)
     split = tl.program_id(1)
     inside = rows < query_count
-    q_low_ptr = _lower(q_high_ptr, query_count, DEPTH)
-    k_low_ptr = _lower(k_high_ptr, key_count, DEPTH)
-    q_high = _rows(q_high_ptr, rows, query_count, tl.arange(0, PIECE), DEPTH)
-    q_low = _rows(q_low_ptr, rows, query_count, tl.arange(0, PIECE), DEPTH)
+    q_low_ptr = lower_halves(q_high_ptr, query_count, DEPTH)
+    k_low_ptr = lower_halves(k_high_ptr, key_count, DEPTH)
+    q_high = load_rows(q_high_ptr, rows, query_count, tl.arange(0, PIECE), DEPTH)
+    q_low = load_rows(q_low_ptr, rows, query_count, tl.arange(0, PIECE), DEPTH)
     tolerance = tl.zeros((QUERIES,), dtype=tl.float32) + slack * length * length
     if BIASED:
         # (z·e_j − ½‖e_j‖²) · LENGTH² / (‖z‖ · longest): the bias shrinks by what the rows were divided by.
@@ -61,7 +61,7 @@ def _search_kernel(
     last = tl.minimum(first + split_size, key_count)
     for start in range(first, last, KEYS):
         columns = start + tl.arange(0, KEYS)
-        scores = _scores(
+        scores = row_scores(
             q_high_ptr,
             q_low_ptr,
             k_high_ptr,
@@ -88,13 +88,13 @@ def _search_kernel(
                 value > best + tolerance, close.to(tl.int32), tl.where(value >= best - tolerance, 1, doubt)
             )
             # A later tile must be strictly better: the lowest index of a tie wins.
-            index = tl.where(value > best, start + _leftmost(scores, value, KEYS), index)
+            index = tl.where(value > best, start + leftmost(scores, value, KEYS), index)
             best = tl.maximum(value, best)
     if not BIASED:
         # A query without a direction (padding) is as near to one code as to another: the first is as good as any.
         size = tl.zeros((QUERIES,), dtype=tl.float32)
         for start in range(0, DEPTH, PIECE):
-            piece = _rows(q_high_ptr, rows, query_count, start + tl.arange(0, PIECE), DEPTH)
+            piece = load_rows(q_high_ptr, rows, query_count, start + tl.arange(0, PIECE), DEPTH)
             size += tl.sum(tl.abs(piece.to(tl.float32)), axis=1)
         doubt = tl.where(size == 0, 0, doubt)
     place = split.to(tl.int64) * query_count + rows
@@ -170,7 +170,7 @@ def _settle(
                     for piece in range(0, width, DEPTH):
                         depth = piece + tl.arange(0, DEPTH)
                         q = tl.load(queries + row.to(tl.int64) * width + depth, mask=depth < width, other=0.0)
-                        k = _rows(keys, columns, key_count, depth, width)
+                        k = load_rows(keys, columns, key_count, depth, width)
                         if not BIASED:
                             k *= tl.load(k_inverse + columns, mask=columns < key_count, other=0.0)[:, None]
                         scores += tl.sum(k * q.to(tl.float32)[None, :], axis=1)
@@ -217,14 +217,14 @@ def search(
         return tokens
     tiling = tiling or tiling_for("search", key_count, q.depth)
     if splits is None:
-        splits = PROGRAMS // _cdiv(count, tiling.rows)
-    splits, split_size = _split(key_count, tiling.columns, splits, least=32)
+        splits = PROGRAMS // cdiv(count, tiling.rows)
+    splits, split_size = parts_of(key_count, tiling.columns, splits, least=32)
     bias_or_not = keys if bias is None else bias
     scores, doubts = (torch.empty(splits, count, dtype=torch.float32, device=queries.device) for _ in range(2))
     parts = torch.empty(splits, count, dtype=torch.int32, device=queries.device)
-    _launch(
+    launch(
         _search_kernel,
-        (_cdiv(count, tiling.rows), splits),
+        (cdiv(count, tiling.rows), splits),
         (bias_or_not,),
         (
             q.halves,
@@ -250,9 +250,9 @@ def search(
         num_stages=tiling.stages,
     )
     # Few queries to a program: a codebook with many equal codes leaves many in doubt, and each is a walk of its own.
-    _launch(
+    launch(
         _settle_kernel,
-        (_cdiv(count, 8),),
+        (cdiv(count, 8),),
         (queries, keys, bias_or_not, width),
         (
             queries,

@@ -11,8 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from arcvq.functional.launches import _cdiv, _power_of_two, _split
-from arcvq.functional.row_kernels import _rows
+from arcvq.functional.launches import cdiv, parts_of, power_of_two
+from arcvq.functional.row_kernels import load_rows
 from arcvq.functional.tilings import SUMS, Tiling, few_codes
 
 # Programs, as many as a large GPU runs at once and no more, because each leaves sums to be added up; and
@@ -70,7 +70,7 @@ def _sums_kernel(
     for start in range(split * split_size, last, TOKENS):
         rows = start + tl.arange(0, TOKENS)
         token = tl.load(tokens + rows, mask=rows < last, other=-1).to(tl.int32)
-        x = _rows(values, rows, last, depth, width).to(tl.float32)
+        x = load_rows(values, rows, last, depth, width).to(tl.float32)
         x = tl.where((token >= 0)[:, None], x, 0.0)  # padding may hold anything
         total = _add_chosen(total, x, codes[:, None] == token[None, :], PARTS)
     place = (split.to(tl.int64) * code_count + codes)[:, None] * width + depth[None, :]
@@ -148,11 +148,11 @@ def token_sums(
     if code_count > (few_codes(values.shape[1]) if few is None else few):
         return _sums_in_order(values, tokens, code_count)
     (count, width), piece = values.shape, 64
-    codes = min(tiling.rows, max(16, _power_of_two(code_count)))
-    programs = _cdiv(code_count, codes), _cdiv(width, piece)
+    codes = min(tiling.rows, max(16, power_of_two(code_count)))
+    programs = cdiv(code_count, codes), cdiv(width, piece)
     if splits is None:
-        splits = max(SUM_PROGRAMS // math.prod(programs), _cdiv(count, LONGEST_SUM))
-    splits, split_size = _split(count, tiling.columns, splits, least=4)
+        splits = max(SUM_PROGRAMS // math.prod(programs), cdiv(count, LONGEST_SUM))
+    splits, split_size = parts_of(count, tiling.columns, splits, least=4)
     parts = torch.empty(splits, code_count, width, dtype=torch.float32, device=values.device)
     _sums_kernel[(*programs, splits)](
         values,
@@ -182,10 +182,10 @@ def _sums_in_order(values: Tensor, tokens: Tensor, code_count: int) -> Tensor:
     keys, order = tokens.to(torch.int16 if code_count < 2**15 else torch.int32).sort(stable=True)
     first, rows, piece = True, 64, 64
     while True:
-        blocks = _cdiv(count, rows)
+        blocks = cdiv(count, rows)
         rest = torch.empty(blocks, width, dtype=torch.float32, device=values.device)
         rest_keys = torch.empty(blocks, dtype=torch.int32, device=values.device)
-        _segments_kernel[(blocks, _cdiv(width, piece))](
+        _segments_kernel[(blocks, cdiv(width, piece))](
             values,
             keys,
             order,
@@ -219,9 +219,9 @@ def _counts_kernel(tokens, counts, token_count, code_count, TOKENS: tl.constexpr
 def token_counts(tokens: Tensor, code_count: int) -> Tensor:
     """How many tokens (N,) fell on each code: (K,) int64, for few codes. Tokens that are no code's fall on none."""
     block = 512
-    blocks = _cdiv(tokens.numel(), block)
+    blocks = cdiv(tokens.numel(), block)
     counts = torch.empty(blocks, code_count, dtype=torch.int32, device=tokens.device)
     if blocks:
-        bins = max(32, _power_of_two(code_count))
+        bins = max(32, power_of_two(code_count))
         _counts_kernel[(blocks,)](tokens.contiguous(), counts, tokens.numel(), code_count, TOKENS=block, BINS=bins)
     return counts.sum(dim=0)
