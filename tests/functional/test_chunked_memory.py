@@ -1,4 +1,4 @@
-"""The chunked bodies never hold the N × K scores: neither forward nor backward, whatever N and K are."""
+"""The chunked bodies, and the entropy of signs, never hold the N × K scores: neither forward nor backward, whatever N and K are."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from arcvq.functional import arc_loss, assign, chunks, entropy_loss, entropy_statistics
+from arcvq.functional import arc_loss, assign, chunks, entropy_loss, entropy_statistics, sign_entropy_statistics
 
 TOKENS, CODES, WIDTH = 4096, 256, 4
 SCORES = TOKENS * CODES * 4  # bytes of the whole float32 score matrix: 4 MiB
@@ -44,6 +44,17 @@ def test_the_largest_tensor_is_a_block_where_the_references_is_the_whole(
     assert largest_allocation(lambda: work("reference")) >= SCORES
     # the block itself with a spare column; the latents and the codes' own top k are smaller
     assert largest_allocation(lambda: work("chunked")) <= 4 * (BLOCK + CODES) < SCORES / 50
+
+
+def test_the_entropy_of_signs_has_no_element_for_every_token_and_corner() -> None:
+    """2^18 corners, as MAGVIT-v2 has: what is largest is a token's half of the signs, or a number for each corner."""
+    tokens, bits = 1024, 18
+
+    def work() -> None:
+        latents = torch.randn(tokens, bits, requires_grad=True)
+        entropy_loss(*sign_entropy_statistics(latents, 1.0), tokens).backward()
+
+    assert largest_allocation(work) <= 4 * max(tokens * 2 ** (bits // 2), 2**bits)
 
 
 @pytest.mark.parametrize("codes", [1, 7, 100, 5000])

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from arcvq import ArcvqError
-from arcvq.functional import chunks, entropy_loss, entropy_statistics
+from arcvq.functional import chunks, entropy_loss, entropy_statistics, lattice_digits, sign_entropy_statistics
 
 BODIES = ("reference", "chunked")
 METRICS = ("cosine", "euclidean")
@@ -111,3 +111,47 @@ def test_a_temperature_that_is_not_positive_is_refused(temperature: float) -> No
 def test_an_unknown_metric_is_refused() -> None:
     with pytest.raises(ArcvqError, match="unknown metric 'l2'"):
         entropy_statistics(torch.ones(3, 2), torch.ones(2, 2), metric="l2")
+
+
+def corners(channels: int) -> torch.Tensor:
+    return 2.0 * lattice_digits((2,) * channels).to(torch.float64) - 1
+
+
+@pytest.mark.parametrize("channels", [1, 2, 5, 8])
+@pytest.mark.parametrize("temperature", [0.01, 0.7, 3.0])
+@pytest.mark.parametrize("masked", [False, True])
+def test_signs_have_the_sums_of_all_corners(channels: int, temperature: float, masked: bool) -> None:
+    latents = torch.randn(23, channels, dtype=torch.float64)
+    latents[0] = 0  # on the fence in every channel
+    valid = torch.rand(23) > 0.4 if masked else None
+    found = sign_entropy_statistics(latents, temperature, valid)
+    expected = entropy_statistics(latents, corners(channels), temperature, "euclidean", "reference", valid)
+    for ours, theirs in zip(found, expected):
+        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
+
+
+def test_gradients_through_signs_are_those_through_all_corners() -> None:
+    latents = torch.randn(9, 5, dtype=torch.float64, requires_grad=True)
+    valid = torch.tensor([True] * 7 + [False] * 2)
+    assert torch.autograd.gradcheck(lambda z: sign_entropy_statistics(z, 0.7, valid), (latents,))
+    ways = (
+        sign_entropy_statistics(latents, 0.7, valid),
+        entropy_statistics(latents, corners(5), 0.7, "euclidean", "reference", valid),
+    )
+    ours, theirs = (torch.autograd.grad(entropy_loss(*sums, 7), latents)[0] for sums in ways)
+    torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
+
+
+def test_far_from_the_fence_signs_are_sure_and_their_gradient_is_finite() -> None:
+    latents = (1e4 * torch.tensor([[1.0, -1.0, 1.0]])).requires_grad_()
+    total, share = sign_entropy_statistics(latents, 0.01)
+    assert total.item() == 0
+    assert share.tolist() == [0, 0, 0, 0, 0, 1, 0, 0]
+    entropy_loss(total, share, 1).backward()
+    assert latents.grad is not None
+    assert latents.grad.isfinite().all()
+
+
+def test_a_temperature_of_signs_must_be_positive() -> None:
+    with pytest.raises(ArcvqError, match="temperature must be positive"):
+        sign_entropy_statistics(torch.ones(3, 2), 0.0)

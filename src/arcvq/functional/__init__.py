@@ -14,7 +14,7 @@ from arcvq.functional.assign import assign, perplexity, token_counts, token_sums
 from arcvq.functional.ball import ball_bound_
 from arcvq.functional.chunks import BACKENDS, Backend
 from arcvq.functional.ema import ema_update_, smoothed_counts
-from arcvq.functional.entropy import entropy_loss, entropy_statistics
+from arcvq.functional.entropy import entropy_loss, entropy_statistics, sign_entropy_statistics
 from arcvq.functional.gaussian import gaussian_kl
 from arcvq.functional.lattice import fsq_bound, fsq_codes, lattice_digits, lattice_tokens
 from arcvq.functional.lookup import lookup
@@ -64,6 +64,7 @@ __all__ = [
     "relaxed_one_hot",
     "rotate",
     "sample_vmf",
+    "sign_entropy_statistics",
     "smoothed_counts",
     "straight_through",
     "token_counts",

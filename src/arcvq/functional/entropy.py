@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from arcvq.errors import ArcvqError
@@ -42,6 +43,36 @@ def entropy_statistics(
             p = log_p.exp() * weight.unsqueeze(1)
             return -(p * log_p).sum(), p.sum(dim=0)
         return _entropy_chunked(queries, keys, bias, weight, temperature)
+
+
+def sign_entropy_statistics(
+    latents: Tensor, temperature: float = 0.01, valid: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """`entropy_statistics` of latents (N, d) and the 2^d corners of the cube, ±1 in each channel, the first channel's worth least.
+
+    −‖z − c‖² is a sum over channels, so that a token's signs are independent of each other: their entropies add up, and the probability
+    of a corner is that of its first half of the signs times that of the second. Nothing here has N × 2^d elements.
+    """
+    if temperature <= 0:
+        raise ArcvqError(f"the entropy term's temperature must be positive, got {temperature}")
+    with without_autocast(latents):
+        dtype = compute_dtype(latents)
+        logits = latents.to(dtype) * (4 / temperature)  # of +1 over −1 in each channel
+        weight = logits.new_ones(logits.shape[0]) if valid is None else valid.to(dtype)
+        size = logits.abs()
+        entropies = F.softplus(-size) + size * torch.sigmoid(-size)
+        half = (logits.shape[1] + 1) // 2
+        first, second = (_sign_probabilities(part) for part in (logits[:, :half], logits[:, half:]))
+        share = matmul((second * weight.unsqueeze(1)).t(), first)  # (2^(d−half), 2^half)
+        return (entropies.sum(dim=1) * weight).sum(), share.flatten()
+
+
+def _sign_probabilities(logits: Tensor) -> Tensor:
+    """(N, b) → (N, 2^b): of all ways to choose b signs."""
+    p = logits.new_ones(logits.shape[0], 1)
+    for on, off in zip(torch.sigmoid(logits).unbind(1), torch.sigmoid(-logits).unbind(1)):
+        p = torch.cat([p * off.unsqueeze(1), p * on.unsqueeze(1)], dim=1)
+    return p
 
 
 def entropy_loss(entropy_sum: Tensor, share_sum: Tensor, tokens: Tensor | float) -> Tensor:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from arcvq import distributed
 from arcvq.errors import ArcvqError
-from arcvq.functional import Backend, Metric, entropy_loss, entropy_statistics
+from arcvq.functional import entropy_loss
 from arcvq.quantizers.base import Quantizer, check_weights
 
 
@@ -26,16 +26,10 @@ class Entropy:
 
 
 def entropy_term(
-    quantizer: Quantizer,
-    entropy: Entropy,
-    latents: Tensor,
-    codebook: Tensor,
-    valid: Tensor | None,
-    metric: Metric,
-    backend: Backend,
+    quantizer: Quantizer, entropy: Entropy, sums: tuple[Tensor, Tensor], latents: Tensor, valid: Tensor | None
 ) -> Tensor:
-    """Weighted, over the tokens of all processes."""
-    sure, share = entropy_statistics(latents, codebook, entropy.temperature, metric, backend, valid)
+    """Weighted, over the tokens of all processes; `sums` are those over this one's."""
+    sure, share = sums
     count = quantizer.token_count(latents, valid)
     if quantizer.synchronizes:
         sure, share = distributed.gather(sure).sum(0), distributed.gather(share).sum(0)

@@ -15,6 +15,7 @@ from arcvq.functional import (
     Backend,
     Metric,
     assign,
+    entropy_statistics,
     lookup,
     rotate,
     straight_through,
@@ -142,9 +143,9 @@ class VQ(Quantizer):
         losses = self.code_losses(latents, codes, codebook, valid) | samp_losses
         stats = self.token_stats(tokens, valid) | samp_stats
         if config.entropy is not None and self.training:
-            losses["entropy"] = entropy_term(
-                self, config.entropy, latents, codebook, valid, config.metric, config.backend
-            )
+            temperature = config.entropy.temperature
+            sums = entropy_statistics(latents, codebook, temperature, config.metric, config.backend, valid)
+            losses["entropy"] = entropy_term(self, config.entropy, sums, latents, valid)
         estimate = straight_through if config.estimator == "straight-through" else rotate
         return estimate(codes, latents), tokens, losses, stats
 
