@@ -152,6 +152,8 @@ def test_far_from_the_fence_signs_are_sure_and_their_gradient_is_finite() -> Non
     assert latents.grad.isfinite().all()
 
 
-def test_a_temperature_of_signs_must_be_positive() -> None:
+def test_signs_refuse_what_has_no_meaning() -> None:
     with pytest.raises(ArcvqError, match="temperature must be positive"):
         sign_entropy_statistics(torch.ones(3, 2), 0.0)
+    with pytest.raises(ArcvqError, match=r"expected latents \(N, d\), got shape \(3,\)"):
+        sign_entropy_statistics(torch.ones(3))

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from arcvq.functional import arc_loss, assign, entropy_loss, entropy_statistics, vq_loss
+from arcvq.functional import arc_loss, assign, entropy_loss, entropy_statistics, sign_entropy_statistics, vq_loss
 from arcvq.functional.precision import ieee_matmul, matmul, products_are_float32
 
 BODIES = ("reference", "chunked")
@@ -25,9 +25,11 @@ def everything(latents: torch.Tensor, codebook: torch.Tensor, body: str) -> dict
     results = {"cosine": assign(z, e, "cosine", body), "euclidean": assign(z, e, "euclidean", body)}
     arc = arc_loss(z, e, backend=body, stop_gradient=False)
     entropy = entropy_loss(*entropy_statistics(z, e, 0.5, backend=body), latents.shape[0])
+    signs = entropy_loss(*sign_entropy_statistics(z[:, :12], 0.5), latents.shape[0])
     terms = vq_loss(z, e[results["cosine"]])
-    (arc + entropy + terms["codebook"] + terms["commitment"]).backward()
-    return {**results, "arc": arc, "entropy": entropy, **terms, "latents.grad": z.grad, "codebook.grad": e.grad}
+    (arc + entropy + signs + terms["codebook"] + terms["commitment"]).backward()
+    losses = {"arc": arc, "entropy": entropy, "signs": signs, **terms}
+    return {**results, **losses, "latents.grad": z.grad, "codebook.grad": e.grad}
 
 
 def assert_same_bits(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> None:

@@ -27,8 +27,7 @@ def entropy_statistics(
     """
     check_pair(latents, codebook)
     check_metric(metric)
-    if temperature <= 0:
-        raise ArcvqError(f"the entropy term's temperature must be positive, got {temperature}")
+    check_temperature(temperature)
     with without_autocast(latents):
         dtype = compute_dtype(latents)
         latents, codebook = latents.to(dtype), codebook.to(dtype)
@@ -45,6 +44,11 @@ def entropy_statistics(
         return _entropy_chunked(queries, keys, bias, weight, temperature)
 
 
+def check_temperature(temperature: float) -> None:
+    if not temperature > 0:
+        raise ArcvqError(f"the entropy term's temperature must be positive, got {temperature}")
+
+
 def sign_entropy_statistics(
     latents: Tensor, temperature: float = 0.01, valid: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -53,8 +57,9 @@ def sign_entropy_statistics(
     −‖z − c‖² is a sum over channels, so that a token's signs are independent of each other: their entropies add up, and the probability
     of a corner is that of its first half of the signs times that of the second. Nothing here has N × 2^d elements.
     """
-    if temperature <= 0:
-        raise ArcvqError(f"the entropy term's temperature must be positive, got {temperature}")
+    if latents.dim() != 2:
+        raise ArcvqError(f"expected latents (N, d), got shape {tuple(latents.shape)}")
+    check_temperature(temperature)
     with without_autocast(latents):
         dtype = compute_dtype(latents)
         logits = latents.to(dtype) * (4 / temperature)  # of +1 over −1 in each channel

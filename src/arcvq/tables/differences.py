@@ -148,9 +148,9 @@ def gain(result: Result) -> float | None:
 
 # ---- causes: what each would change ---------------------------------------------------------------------------------------
 
-# Trainings as print may have been made, by the system that they stand for.
+# Trainings as print may have been made: the system that one stands for → its run.
 RETRAINED = {
-    "weight × 4": {heavier.preset: heavier.name for heavier in HEAVIER},
+    "weight × 4": {system: heavier.name for system, heavier in HEAVIER.items()},
     "released code": {"arcvq-vae": "released-code"},
 }
 CAUSES = ("best look", *RETRAINED, "tuned rate")
@@ -176,7 +176,7 @@ def causes(grouped: Grouped, printed: dict[str, Any]) -> list[str]:
             rows.append(
                 [f"{data}, {run}{revision_mark(results, 'paper')}", f"{ours.mean - target:+.2f}", spread, jpeg, *cells]
             )
-            lines.append(f"- {data}, {run}: {verdict(ours.mean - target, moved)}")
+            lines.append(f"- {data}, {run}: {verdict(ours.mean - target, ours.spread or 0.0, moved)}")
     if not rows:
         return ["Nothing of Table 1 is measured under `paper` yet."]
     headings = ["PSNR", "ours − print", "spread", "paper − exact", *CAUSES]
@@ -215,9 +215,11 @@ def _signed(value: float | str | None) -> str:
     return value if isinstance(value, str) else f"{value:+.2f}"
 
 
-def verdict(gap: float, moved: dict[str, float | str | None]) -> str:
-    """In words: what brings ours nearer to print, what does not, what is not known."""
-    known = {cause: value for cause, value in moved.items() if isinstance(value, float)}
+def verdict(gap: float, spread: float, moved: dict[str, float | str | None]) -> str:
+    """In words: what brings ours nearer to print, what does not, what moves it by no more than seeds differ, what is not known."""
+    every = {cause: value for cause, value in moved.items() if isinstance(value, float)}
+    known = {cause: value for cause, value in every.items() if abs(value) > spread}
+    little = [cause for cause in every if cause not in known]
     nearer = [cause for cause, value in known.items() if abs(gap + value) < abs(gap)]
     further = [cause for cause in known if cause not in nearer]
     unknown = [cause for cause, value in moved.items() if value == ABSENT]
@@ -225,6 +227,11 @@ def verdict(gap: float, moved: dict[str, float | str | None]) -> str:
     closer = [f"{cause} ({known[cause]:+.2f}, which leaves {gap + known[cause]:+.2f})" for cause in nearer]
     parts += [f"nearer to print with {', '.join(closer)}"] if closer else []
     parts += [f"not nearer with {', '.join(f'{c} ({known[c]:+.2f})' for c in further)}"] if further else []
+    parts += (
+        [f"no further than seeds lie apart with {', '.join(f'{c} ({every[c]:+.2f})' for c in little)}"]
+        if little
+        else []
+    )
     parts += [f"not measured: {', '.join(unknown)}"] if unknown else []
     return "; ".join(parts) + "."
 
@@ -234,12 +241,12 @@ def retrained(grouped: Grouped, printed: dict[str, Any]) -> list[str]:
     rows: list[list[str]] = []
     shown: list[Result] = []
     for data, named in grouped.items():
-        for run in TABLE_1.runs():
-            names = {run: run} | {f"{run}, {how}": others[run] for how, others in RETRAINED.items() if run in others}
-            if len(names) == 1:
+        for run in dict.fromkeys(run for others in RETRAINED.values() for run in others):
+            others = {f"{run}, {how}": names[run] for how, names in RETRAINED.items() if run in names}
+            measured, numbers = alike(named, (run, *others.values())), printed.get(data, {}).get(run, {})
+            if not any(name in measured for name in others.values()):
                 continue
-            measured, numbers = alike(named, names.values()), printed.get(data, {}).get(run, {})
-            for label, name in names.items():
+            for label, name in {run: run, **others}.items():
                 results = [result for result in measured.get(name, []) if result.metrics("paper") is not None]
                 if results:
                     shown += results

@@ -286,7 +286,7 @@ def with_and_without(chosen: Mapping[str, Any]) -> list[Experiment]:
 # ---- what may lie behind the printed numbers ----------------------------------------------------------------------------
 
 # The code of CVQ-VAE divides by the variance of pixels in [0, 1]: four times the weight on the reconstruction.
-HEAVIER = [
-    Experiment(f"{system}-variance01", system, ("--objective.normalise=variance01",))
-    for system in ("vq-vae", "cvq-vae", "arcvq-vae")
-]
+HEAVIER = {
+    system: Experiment(f"{system}-variance01", system, ("--objective.normalise=variance01",))
+    for system in ("vq-vae", "cvq-vae", "arcvq-vae", "vq-vae-cosine")
+}
