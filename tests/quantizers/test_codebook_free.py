@@ -72,9 +72,10 @@ def test_lfq_takes_signs() -> None:
     assert out.tokens.tolist() == [1 + 4, 4]
 
 
-def test_lfq_pays_the_distance_to_its_corner_and_the_entropy_term() -> None:
+@pytest.mark.parametrize("backend", ["auto", "reference"])
+def test_lfq_pays_the_distance_to_its_corner_and_the_entropy_term(backend: str) -> None:
     latents = torch.randn(40, 3)
-    quantizer = LFQ(3, 8, commitment_weight=0.5, entropy={"weight": 0.2, "temperature": 0.7})
+    quantizer = LFQ(3, 8, commitment_weight=0.5, entropy={"weight": 0.2, "temperature": 0.7}, backend=backend)
     out = quantizer(latents)
     torch.testing.assert_close(out.losses["commitment"], 0.5 * (latents - latents.sign()).square().mean())
     # p = softmax(−‖z − c‖² / τ) over corners is one logistic a bit: σ(4z / τ).

@@ -13,7 +13,16 @@ from torch import Tensor, nn
 
 from arcvq import distributed
 from arcvq.errors import ArcvqError
-from arcvq.functional import lattice_digits, lattice_tokens, sign_entropy_statistics, straight_through, vq_loss
+from arcvq.functional import (
+    Backend,
+    entropy_statistics,
+    lattice_digits,
+    lattice_tokens,
+    sign_entropy_statistics,
+    straight_through,
+    vq_loss,
+)
+from arcvq.functional.chunks import check_backend
 from arcvq.quantizers.base import Quantizer, QuantizerConfig, through
 from arcvq.quantizers.entropy import Entropy, entropy_term
 
@@ -26,14 +35,17 @@ class LFQConfig(QuantizerConfig):
     entropy            keeps the bits sure and the codes in use; without it nothing does
     balanced           training begins with every bit on for half of the tokens (`balance_`): a bit that is the same for all of them
                        has no gradient that would change it
+    backend            of the entropy term: reference, every token's score for every code; else the same by halves of the signs
     """
 
     commitment_weight: float = 0.25
     entropy: Entropy | None = field(default_factory=Entropy)
     balanced: bool = False
+    backend: Backend = "auto"
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_backend(self.backend)
         bits = self.codebook_size.bit_length() - 1
         if bits < 1 or self.codebook_size != 2**bits:
             raise ArcvqError(
@@ -92,6 +104,10 @@ class LFQ(Quantizer):
             losses["commitment"] = losses["commitment"] * self.shard_weight(latents, valid)
         if config.entropy is not None and self.training:
             # −‖z − c‖² over corners c is 2z·c up to a constant: the published affinity, at the same temperature.
-            sums = sign_entropy_statistics(latents, config.entropy.temperature, valid)
+            temperature = config.entropy.temperature
+            if config.backend == "reference":
+                sums = entropy_statistics(latents, self.codebook, temperature, "euclidean", "reference", valid)
+            else:
+                sums = sign_entropy_statistics(latents, temperature, valid)
             losses["entropy"] = entropy_term(self, config.entropy, sums, latents, valid)
         return straight_through(codes, latents), tokens, losses, self.token_stats(tokens, valid)
