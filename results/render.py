@@ -28,6 +28,7 @@ from arcvq.tables import (
 from arcvq.tables.curves import budget_curves
 from arcvq.tables.page import image_count
 from arcvq.tables.results import alike, cell, number, of_run, revision_mark, table
+from arcvq.tables.step_times import read_step_times
 from arcvq.tables.studies import RECIPE_PRESET
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -130,7 +131,8 @@ def documents() -> dict[Path, str]:
     wanted[page] = results_page(RESULTS, page.read_text(encoding="utf-8"))
     found = group(read_results(RESULTS))
     figure = RESULTS / "budgets.svg"
-    wanted[figure] = budget_curves(found["cifar10"], figure.read_text(encoding="utf-8") if figure.exists() else None)
+    before = figure.read_text(encoding="utf-8") if figure.exists() else None
+    wanted[figure] = budget_curves(found["cifar10"], before, read_step_times(RESULTS))
     wanted[CHOSEN] = chosen_text(found["cifar10"])
     for path in sorted(PRESETS.rglob("*.yaml")):
         lines = [line for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith(EXPECT)]

@@ -1,13 +1,18 @@
 """Quality against training time, as a figure."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from page_blocks import block, rows
 from study_results import BEST_AT_1E_3, named, tune
 
+from arcvq import ArcvqError
+from arcvq.tables import results_page
 from arcvq.tables.curves import budget_curves, curves
+from arcvq.tables.step_times import read_step_times
 
 Add = Callable[..., None]
 
@@ -26,25 +31,41 @@ def test_the_curves_are_drawn_anew_only_for_new_numbers(folder: Path, add: Add) 
     # At every length the better of the two schedules.
     points = [(25.0, 24.5, 0.5), (50.0, 24.6, 0.5), (100.0, 24.1, 0.75), (500.0, 24.0, 0.5)]
     assert (tuned.name, tuned.points) == ("vq-vae, tuned", points)
-    assert tuned.epoch_seconds == pytest.approx(0.18)
+    assert tuned.epoch_seconds is None
     drawn = budget_curves(named(folder), nothing)
     assert drawn != nothing
     assert "vq-vae, tuned" in drawn
-    assert "seconds of training on A GPU" in drawn
+    assert "seconds" not in drawn  # nobody has timed a step
     older = drawn.replace("epochs", "Epochs")  # as another version might have drawn it
     assert budget_curves(named(folder), older) == older
     assert budget_curves(named(folder), None) == drawn
 
 
-def test_a_shared_device_tells_no_time(folder: Path, add: Add) -> None:
-    looks = {25.0: 20.0, 500.0: 24.0}
-    add("vq-vae", exact={"psnr": 24.0}, looks=looks, at_a_time=3)
-    (curve,) = curves(named(folder))
+def write_times(folder: Path, *rows: tuple[str, str, float]) -> None:
+    told = [{"preset": p, "precision": how, "way": f"{how} captured", "milliseconds": ms} for p, how, ms in rows]
+    (folder / "steps.json").write_text(json.dumps({"device": "A GPU", "date": "2026-01-02", "rows": told}))
+
+
+def test_seconds_are_those_of_steps_that_had_the_device_alone(folder: Path, add: Add) -> None:
+    add("vq-vae", exact={"psnr": 24.0}, looks={25.0: 20.0, 500.0: 24.0}, at_a_time=3)
+    steps = json.loads((folder / "cifar10" / "vq-vae-seed1.json").read_text())["training"]["steps"]
+    write_times(
+        folder, ("cifar10/vq-vae", "bf16", 1.0), ("cifar10/vq-vae", "fp32", 5.0), ("cifar10/vq-vae", "fp32", 4.0)
+    )
+    times = read_step_times(folder)
+    (curve,) = curves(named(folder), times)
+    assert curve.epoch_seconds == pytest.approx(steps / 500 * 4e-3)  # of its precision, in the fastest way
+    assert "seconds of training on A GPU, alone" in budget_curves(named(folder), None, times)
+    page = results_page(folder, None)
+    assert rows(page, "steps", "cifar10/vq-vae", "fp32")[0][2:] == ["4.00", "1.00 ×"]
+    write_times(folder, ("cifar10/sq-vae", "fp32", 3.0))
+    assert rows(results_page(folder, None), "steps", "cifar10/sq-vae", "fp32")[0][2:] == ["3.00", "–"]
+    (curve,) = curves(named(folder), read_step_times(folder))
     assert curve.epoch_seconds is None
-    assert "vq-vae, its preset" in budget_curves(named(folder), None)
-    add("vq-vae", exact={"psnr": 24.0}, looks=looks, at_a_time=1)
-    (curve,) = curves(named(folder))
-    assert curve.epoch_seconds == pytest.approx(0.4)
-    add("vq-vae", 2, exact={"psnr": 24.0}, looks=looks)
-    (curve,) = curves(named(folder))
-    assert curve.epoch_seconds == pytest.approx(0.18)
+
+
+def test_a_file_of_other_times_is_refused(folder: Path) -> None:
+    assert block(results_page(folder, None), "steps") == "Not measured yet."
+    (folder / "steps.json").write_text('{"device": "A GPU", "date": "2026-01-02", "rows": [{"preset": "a"}]}')
+    with pytest.raises(ArcvqError, match=r"steps.json: not what arcvq bench --suite steps writes: rows\[0\].precision"):
+        results_page(folder, None)

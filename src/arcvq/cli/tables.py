@@ -25,11 +25,15 @@ def tables(arguments: argparse.Namespace) -> int:
     from arcvq.storage import check_file, read_text, write_bytes
     from arcvq.tables import group, read_results, results_page
     from arcvq.tables.curves import budget_curves
+    from arcvq.tables.step_times import read_step_times
 
-    figure = arguments.results / "budgets.svg"
+    def curves(before: str | None) -> str:
+        named = group(read_results(arguments.results)).get("cifar10", {})
+        return budget_curves(named, before, read_step_times(arguments.results))
+
     makers: dict[Path, Callable[[str | None], str]] = {
         arguments.out: lambda before: results_page(arguments.results, before),
-        figure: lambda before: budget_curves(group(read_results(arguments.results)).get("cifar10", {}), before),
+        arguments.results / "budgets.svg": curves,
     }
     stale = False
     for path, make in makers.items():

@@ -1,11 +1,10 @@
-"""Quality against training time: PSNR and usage over epochs and over seconds, drawn from results and their looks."""
+"""Quality against training time: PSNR and usage over epochs and over seconds, drawn from results, their looks and step times."""
 
 from __future__ import annotations
 
 import hashlib
 import io
 import json
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -15,9 +14,11 @@ from matplotlib.figure import Figure
 
 from arcvq.tables.chosen import after, choose, lengths, presets
 from arcvq.tables.results import Result
+from arcvq.tables.step_times import StepTimes
 from arcvq.tables.studies import (
     BUDGETS,
     CONTENDERS,
+    DATA,
     RECIPE_PRESET,
     RECIPES,
     WITHOUT_SAMP,
@@ -46,10 +47,10 @@ class Curve:
     epoch_seconds: float | None
 
 
-def curves(named: Mapping[str, list[Result]]) -> Iterator[Curve]:
+def curves(named: Mapping[str, list[Result]], times: StepTimes | None = None) -> Iterator[Curve]:
     """Of every system its preset's run, look by look, then the best that tuning made of it, length by length; last the recipe so,
     and what it is without SAMP."""
-    chosen, device, measured = choose(named), main_device(named), lengths(named)
+    chosen, measured = choose(named), lengths(named)
     compared, as_they_are = contenders(chosen), presets(named)
     for system in dict.fromkeys([*CONTENDERS, *(each.system for each in recipe_contenders(chosen))]):
         tuned = [each for each in compared if each.system == system]
@@ -63,11 +64,12 @@ def curves(named: Mapping[str, list[Result]]) -> Iterator[Curve]:
                 for look in looked[0].looks
                 if look["epoch"] >= FIRST_EPOCH
             ]
-            yield Curve(preset_name(preset), system, points, False, epoch_seconds(looked[:1], looked + own, device))
+            yield Curve(preset_name(preset), system, points, False, epoch_seconds(preset, looked, times))
         points = [point for epochs in BUDGETS for point in _better(measured, tuned, epochs)]
         if points:
             name = f"{system}, tuned" if system in CONTENDERS else system
-            yield Curve(name, system, points, True, epoch_seconds(own, looked + own, device))
+            timed = preset if preset == RECIPE_PRESET else tuned[0].run.preset
+            yield Curve(name, system, points, True, epoch_seconds(timed, own, times))
 
 
 def _better(
@@ -79,40 +81,31 @@ def _better(
     return sorted(points, key=lambda point: point[1])[-1:]
 
 
-def main_device(named: Mapping[str, list[Result]]) -> str | None:
-    """The one that most runs were trained on."""
-    found = Counter(result.document["training"]["device"] for results in named.values() for result in results)
-    return found.most_common(1)[0][0] if found else None
+def epoch_seconds(preset: str, results: list[Result], times: StepTimes | None) -> float | None:
+    """What an epoch of such runs takes alone: most were trained beside others, and their own seconds tell little."""
+    for result in results:
+        if times is not None and result.epochs:
+            steps = result.document["training"]["steps"] / result.epochs
+            return times.seconds(f"{DATA}/{preset}", result.precision, steps)
+    return None
 
 
-def epoch_seconds(own: list[Result], everything: list[Result], device: str | None) -> float | None:
-    """Of the fastest run of the system that had the device alone, in the precision of `own`: not every result tells whether it had."""
-    precisions = {result.precision for result in own}
-    found = [
-        training["seconds"] / epochs
-        for result in everything
-        if (training := result.document["training"])["device"] == device
-        and (epochs := result.epochs)
-        and result.precision in precisions
-        and result.at_a_time == 1
-    ]
-    return min(found, default=None)
-
-
-def budget_curves(named: Mapping[str, list[Result]], before: str | None) -> str:
+def budget_curves(named: Mapping[str, list[Result]], before: str | None, times: StepTimes | None = None) -> str:
     """The figure as SVG. It carries a digest of what it shows: `before` is given back while that is the same, so that another
     version of the drawing library does not make it new."""
-    found = list(curves(named))
+    found = list(curves(named, times))
     content = json.dumps([asdict(curve) for curve in found], sort_keys=True)
     mark = f"<!-- shows {hashlib.sha256(content.encode()).hexdigest()[:16]} -->"
     if before is not None and mark in before:
         return before
-    return f"{draw(found, main_device(named))}{mark}\n"
+    return f"{draw(found, times.device if times else '')}{mark}\n"
 
 
-def draw(found: list[Curve], device: str | None) -> str:
+def draw(found: list[Curve], device: str) -> str:
+    """Over epochs and, where steps were timed, over seconds."""
+    timed = any(curve.epoch_seconds is not None for curve in found)
     figure = Figure(figsize=(11, 8), layout="constrained", facecolor="white")
-    axes: Any = figure.subplots(2, 2, sharey="row", squeeze=False)
+    axes: Any = figure.subplots(2, 1 + timed, sharey="row", squeeze=False)
     systems = list(dict.fromkeys(curve.system for curve in found))
     for curve in found:
         colour = COLOURS[systems.index(curve.system) % len(COLOURS)]
@@ -129,13 +122,12 @@ def draw(found: list[Curve], device: str | None) -> str:
                 times = [point[0] * scale for point in curve.points]
                 for row in (0, 1):
                     axes[row][column].plot(times, [point[row + 1] for point in curve.points], label=curve.name, **style)
-    labels = ("epochs", f"seconds of training on {device or 'the device'}")
+    labels = ("epochs", f"seconds of training on {device}, alone")[: 1 + timed]
     for row, quantity in enumerate(("PSNR, exact", "share of codes in use")):
         for column, label in enumerate(labels):
             axes[row][column].set(xscale="log", xlabel=label, ylabel=quantity)
             axes[row][column].grid(alpha=0.3, linewidth=0.5)
-    for column in (0, 1):
-        axes[1][column].set_ylim(0, 1.03)
+    axes[1][0].set_ylim(0, 1.03)
     axes[0][0].set_xticks(BUDGETS, [str(epochs) for epochs in BUDGETS])
     axes[1][0].set_xticks(BUDGETS, [str(epochs) for epochs in BUDGETS])
     if found:

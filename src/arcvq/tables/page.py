@@ -23,6 +23,7 @@ from arcvq.tables.results import (
     table,
 )
 from arcvq.tables.rows import ABSENT, NOTHING, Grouped, printed_numbers, read_printed, variants
+from arcvq.tables.step_times import StepTimes, read_step_times, steps_page
 from arcvq.tables.summary import summary
 
 PROTOCOLS = ("paper", "exact")
@@ -40,6 +41,7 @@ STUDIES: dict[str, Callable[[Grouped, dict[str, Any]], list[str]]] = {
 TITLES = {
     "summary": "In short",
     **{table.key: table.title for table in TABLES},
+    "steps": "What a step takes",
     "differences": "Where ours differs from print",
     "causes": "What may lie behind the differences",
     "retrained": "Trained as print may have been",
@@ -54,14 +56,14 @@ def results_page(folder: Path, before: str | None) -> str:
     """The page for the results in `folder`; `before` is the page as it is, for what people wrote into it."""
     grouped, printed = group(read_results(folder)), read_printed(folder)
     page = before or BLANK
-    for key, lines in sections(grouped, printed):
+    for key, lines in sections(grouped, printed, read_step_times(folder)):
         if not any(f"<!-- {key}:{end} -->" in page for end in ("begin", "end")):
             page = f"{page.rstrip()}\n\n## {TITLES[key]}\n\n<!-- {key}:begin -->\n<!-- {key}:end -->\n"
         page = between_markers(page, key, "\n".join(lines).strip())
     return page
 
 
-def sections(grouped: Grouped, printed: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
+def sections(grouped: Grouped, printed: dict[str, Any], times: StepTimes | None) -> Iterator[tuple[str, list[str]]]:
     yield "summary", summary(grouped, printed) or ["Nothing is measured yet."]
     for each in TABLES:
         if isinstance(each, PrintedTable):
@@ -70,6 +72,7 @@ def sections(grouped: Grouped, printed: dict[str, Any]) -> Iterator[tuple[str, l
             yield each.key, STUDIES[each.key](grouped, printed)
         else:
             yield each.key, small_images(each, grouped, printed)
+    yield "steps", steps_page(times)
     yield "differences", differences(grouped, printed)
     yield "causes", causes(grouped, printed)
     yield "retrained", retrained(grouped, printed)
