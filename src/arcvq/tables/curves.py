@@ -128,6 +128,9 @@ def draw(found: list[Curve], device: str) -> str:
             axes[row][column].set(xscale="log", xlabel=label, ylabel=quantity)
             axes[row][column].grid(alpha=0.3, linewidth=0.5)
     axes[1][0].set_ylim(0, 1.03)
+    lengths_apart = [point[1] for curve in found if curve.whole for point in curve.points]
+    if lengths_apart:  # looks at a training that has hardly begun would take up most of the room
+        axes[0][0].set_ylim(bottom=min(lengths_apart) - 0.5)
     axes[0][0].set_xticks(BUDGETS, [str(epochs) for epochs in BUDGETS])
     axes[1][0].set_xticks(BUDGETS, [str(epochs) for epochs in BUDGETS])
     if found:
