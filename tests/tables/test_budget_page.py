@@ -82,7 +82,15 @@ def test_the_best_of_the_recipe_s_rows_stands_for_it(folder: Path, add: Add) -> 
     said = block(page, "budgets")
     assert "`arcvq-scaffold, its preset` 25.60, best rival (of 1 " in said
     assert "`arcvq-scaffold, its preset` 25.60 ± 0.28 (2 seeds), reached" in said
-    assert rows(page, "samp", "500")[0][1:] == ["24.90, 100.0%", "25.30, 100.0%", "1 and 1", "-0.40"]
-    assert rows(page, "samp", "25")[0][1:] == ["–", "–", "– and –", "–"]
+    assert rows(page, "samp", "500")[0][1:] == ["24.90, 100.0%", "–", "–", "25.30, 100.0%", "1, –, –, 1", "-0.40"]
+    assert rows(page, "samp", "25")[0][1:] == ["–", "–", "–", "–", "–, –, –, –", "–"]
+    names = ("light", "light-no-ball", "light-no-arc", "neither-sphere")
+    for name, psnr in zip(names, (24.0, 23.0, 22.0, 21.0)):
+        add(f"scaffold-sq-{name}-25epochs", epochs=25, exact={"psnr": psnr, "usage": 0.5})
+    page = results_page(folder, None)
+    told = [f"{psnr}.00, 50.0%" for psnr in (24, 23, 22, 21)]
+    assert rows(page, "samp", "25")[0][1:] == [*told, "1, 1, 1, 1", "+3.00"]
+    assert rows(page, "samp", "epochs")[0][1:5] == [f"`scaffold-sq-{name}`" for name in names]
+    assert "no-ball" not in block(page, "budgets")
     assert rows(page, "budgets", "arcvq-scaffold, its preset")[0][-1] == "25.60 ± 0.28, 100.0%"
     assert rows(page, "scaffold", "arcvq-scaffold", "ours, exact")[0][2] == "2"

@@ -18,9 +18,11 @@ from arcvq.tables.studies import (
     GRID,
     HEAVIER,
     RECIPE,
+    RECIPES,
     STRETCHED,
     WITHOUT_SAMP,
     budgets,
+    recipe_parts,
     tunings,
 )
 
@@ -62,6 +64,21 @@ def test_a_recipe_is_run_at_the_lower_rate_too_and_without_samp() -> None:
     names = [run.name for run in budgets({"tuned": {}, "recipe": "scaffold-euclidean"})]
     assert names == [f"{name}-{n}epochs" for name in ("scaffold-euclidean", "scaffold-neither") for n in BUDGETS]
     assert set(CONTROLS.values()) <= set(WITHOUT_SAMP)
+
+
+@pytest.mark.parametrize("recipe", ["scaffold-sq-light", "scaffold-euclidean"])
+def test_without_a_part_a_recipe_keeps_the_rest(recipe: str) -> None:
+    whole: Any = load_system(f"cifar10/{RECIPES[recipe].preset}", RECIPES[recipe].settings)
+    for part, each in zip(("ball", "arc"), recipe_parts({"recipe": recipe})):
+        assert (each.name, each.lengths) == (f"{recipe}-no-{part}", (25, 50, 100))
+        left: Any = load_system(f"cifar10/{each.run.preset}", each.run.settings)
+        assert getattr(left.quantizer, part) is None
+        # The ball puts SQ-VAE's codes on the sphere in its first step: without it they start there.
+        starts = {"start": whole.quantizer.start}
+        assert part == "arc" or left.quantizer.start == "unit-sphere"
+        assert replace(left.quantizer, **{part: getattr(whole.quantizer, part)}, **starts) == whole.quantizer
+        assert left.training == whole.training
+    assert recipe_parts({}) == recipe_parts({"recipe": "scaffold-cvq"}) == []
 
 
 def test_the_beginning_of_a_constant_rate_s_run_is_a_short_run() -> None:

@@ -9,7 +9,19 @@ from typing import Any
 from arcvq.tables.chosen import after, choose, lengths, presets
 from arcvq.tables.results import Cell, Result, cell, collapsed, metric_text, number, precision_note, table
 from arcvq.tables.rows import ABSENT, NOTHING, Grouped
-from arcvq.tables.studies import BUDGETS, CONTENDERS, DATA, RECIPE_PRESET, budget_name, contenders, preset_name
+from arcvq.tables.studies import (
+    BUDGETS,
+    CONTENDERS,
+    DATA,
+    RECIPE_PRESET,
+    SHORT_BUDGETS,
+    Contender,
+    budget_name,
+    contenders,
+    preset_name,
+    recipe_contenders,
+    recipe_parts,
+)
 
 LONGEST = BUDGETS[-1]
 # What a better recipe is to reach after the longest training.
@@ -58,15 +70,19 @@ def budget_lines(named: Named) -> list[Line]:
     recipe = chosen.get("recipe")
     found = list(_as_they_are(named, (*CONTENDERS, *([RECIPE_PRESET] if recipe else []))))
     for each in contenders(chosen):
-        at = {}
-        for epochs in BUDGETS:
-            if each.tells_of(epochs):
-                of_length = measured.get(budget_name(each.name, epochs), [])
-                at[epochs] = Outcome(*after(measured, each, epochs), _fate(of_length))
-        own = [measured[run] for n in each.lengths if (run := budget_name(each.name, n)) in measured]
         side = "recipe" if each.system == recipe else "rival" if each.system in CONTENDERS else "control"
-        found.append(Line(each.name, side, at, own[-1] if own else []))
+        found.append(_line(each, measured, side))
     return sorted(found, key=lambda line: SIDES.index(line.side))
+
+
+def _line(each: Contender, measured: Named, side: str) -> Line:
+    at = {}
+    for epochs in BUDGETS:
+        if each.tells_of(epochs):
+            of_length = measured.get(budget_name(each.name, epochs), [])
+            at[epochs] = Outcome(*after(measured, each, epochs), _fate(of_length))
+    own = [measured[run] for n in each.lengths if (run := budget_name(each.name, n)) in measured]
+    return Line(each.name, side, at, own[-1] if own else [])
 
 
 def _as_they_are(named: Named, names: tuple[str, ...]) -> Iterator[Line]:
@@ -168,19 +184,20 @@ def _aim(
 
 
 def samp_page(grouped: Grouped, _: dict[str, Any]) -> list[str]:
-    """The recipe with and without ball and ArcLoss, length by length."""
+    """The recipe with ball and ArcLoss, without one of them and without both, length by length."""
     named = grouped.get(DATA, {})
-    every = {line.name: line for line in budget_lines(named)}
-    recipe = every.get(choose(named).get("recipe", ""))
-    control = next((line for line in every.values() if line.side == "control"), None)
-    if recipe is None or control is None:
+    chosen, measured = choose(named), lengths(named)
+    ours = [each for each in recipe_contenders(chosen) if SHORT_BUDGETS[0] in each.lengths]
+    if len(ours) < 2:
         return ["No recipe with a control is chosen yet."]
+    recipe, control = ours
+    lines = [_line(each, measured, "recipe") for each in (recipe, *recipe_parts(chosen), control)]
     rows = []
     for epochs in BUDGETS:
-        sides = [line.at.get(epochs, Outcome()) for line in (recipe, control)]
-        psnrs = [line.psnr(epochs) for line in (recipe, control)]
-        seeds = [str(side.psnr.seeds) if side.psnr else NOTHING for side in sides]
-        gain = f"{psnrs[0] - psnrs[1]:+.2f}" if psnrs[0] is not None and psnrs[1] is not None else NOTHING
-        rows.append([str(epochs), *(side.text for side in sides), " and ".join(seeds), gain])
-    headings = ["epochs", f"`{recipe.name}`", f"`{control.name}`", "seeds", "gain in PSNR"]
-    return [*table(headings, rows), *precision_note([*recipe.longest, *control.longest])]
+        outcomes = [line.at.get(epochs, Outcome()) for line in lines]
+        seeds = [str(outcome.psnr.seeds) if outcome.psnr else NOTHING for outcome in outcomes]
+        whole, *_between, neither = (line.psnr(epochs) for line in lines)
+        gain = NOTHING if whole is None or neither is None else f"{whole - neither:+.2f}"
+        rows.append([str(epochs), *(outcome.text for outcome in outcomes), ", ".join(seeds), gain])
+    headings = ["epochs", *(f"`{line.name}`" for line in lines), "seeds", "gain of both"]
+    return [*table(headings, rows), *precision_note(result for line in lines for result in line.longest)]

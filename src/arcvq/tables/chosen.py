@@ -31,6 +31,7 @@ from arcvq.tables.studies import (
     How,
     budget_name,
     contenders,
+    recipe_parts,
     tuning,
 )
 
@@ -119,8 +120,9 @@ def recipe_runs() -> dict[str, Experiment]:
 
 
 def lengths(named: Mapping[str, list[Result]]) -> dict[str, list[Result]]:
-    """The runs of the contenders at every length, all in one precision."""
-    runs = (run.name for each in contenders(choose(named)) for run in each.experiments())
+    """The runs of the contenders at every length, and of the recipe without a part, all in one precision."""
+    chosen = choose(named)
+    runs = (run.name for each in (*contenders(chosen), *recipe_parts(chosen)) for run in each.experiments())
     return alike(named, runs, diverged=True)
 
 

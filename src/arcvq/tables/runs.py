@@ -21,6 +21,6 @@ EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
     for experiment in (
         *RIVALS, *PARTS, *CONTINUOUS, *ARC, *BEYOND, *RELEASED, *SCAFFOLD,
-        *GRADIENT, *TUNING_RUNS, *RECIPE, *BUDGET_RUNS, *SCHEDULES, *GRID, *HEAVIER.values(),
+        *GRADIENT, *TUNING_RUNS, *RECIPE, *BUDGET_RUNS, *SAMP_RUNS, *SCHEDULES, *GRID, *HEAVIER.values(),
     )
 }  # fmt: skip

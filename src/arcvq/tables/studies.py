@@ -277,10 +277,25 @@ def budgets(chosen: Mapping[str, Any]) -> list[Experiment]:
 SHORT_BUDGETS = BUDGETS[:3]
 
 
+def recipe_parts(chosen: Mapping[str, Any]) -> list[Contender]:
+    """The recipe without one part of SAMP, for short trainings: what either gives by itself."""
+    recipe = RECIPES.get(chosen.get("recipe", ""))
+    if recipe is None or recipe.preset not in CONTROLS:
+        return []
+    without = {"ball": (SPHERE,) if recipe.preset == "sq-vae" else (), "arc": ()}
+    found = []
+    for part, instead in without.items():
+        kept = [setting for setting in recipe.settings if not setting.startswith(f"--quantizer.{part}")]
+        settings = (*kept, f"--quantizer.{part}=null", *instead)
+        run = Experiment(f"{recipe.name}-no-{part}", recipe.preset, settings, f"{recipe.says}, without {part}")
+        found.append(Contender(run.name, run, SHORT_BUDGETS))
+    return found
+
+
 def with_and_without(chosen: Mapping[str, Any]) -> list[Experiment]:
-    """The recipe's short trainings and those of its control: what a difference of a few seeds needs."""
+    """The short trainings of the recipe, of its control and of what it is without a part: what a difference of a few seeds needs."""
     every = [each for each in recipe_contenders(chosen) if SHORT_BUDGETS[0] in each.lengths]
-    return [run for each in every for run in each.experiments()[: len(SHORT_BUDGETS)]]
+    return [run for each in (*every, *recipe_parts(chosen)) for run in each.experiments()[: len(SHORT_BUDGETS)]]
 
 
 # ---- what may lie behind the printed numbers ----------------------------------------------------------------------------
