@@ -155,7 +155,7 @@ TABLES: tuple[Table | PrintedTable, ...] = (
         (("method", "tokenizer", TEXT), ("tokens", "tokens", WHOLE), ("codes", "K", WHOLE), ("fid", "FID", TWO)),
         NO_PRIOR,
     ),
-    Table("beyond", "Beyond the paper: other quantizers, and the prior on top of them", _own(BEYOND)),
+    Table("beyond", "Beyond the paper: other quantizers, and the prior on top of them", _own(BEYOND), data=("cifar10",)),
     Table("released-code", "As the released code trains: s = 5, weights chosen on the test set",
           (Row("released code", "released-code", None), ARCVQ)),
     Table("gradient", "Study: the ArcLoss with a gradient to the codes", (ARCVQ, *_own(GRADIENT)), data=("cifar10",)),
