@@ -33,7 +33,7 @@ ORDER: tuple[tuple[str, tuple[int, ...]], ...] = (
     ("table9", (1,)),
     *((key, (1,)) for key in STUDIES),
     ("beyond", (1,)),
-    *((key, (2, 3)) for key in ("samp", "scaffold")),
+    *((key, (2, 3)) for key in ("samp", "scaffold", "print")),
 )
 # What a quick run is measured by; the rest takes most of an evaluation's time.
 QUICK = ("l1", "mse", "psnr", "ssim", "usage", "perplexity", "bits_per_image")

@@ -107,7 +107,8 @@ def best_looks(grouped: Grouped, printed: dict[str, Any]) -> list[str]:
     """From the looks along the way: the best of them against the last."""
     rows = []
     for data, named in grouped.items():
-        runs = dict.fromkeys(each.run for each in beside_print(data, named, printed)) | {"released-code": None}
+        repeated = [name for others in RETRAINED.values() for name in others.values()]
+        runs = dict.fromkeys([*(each.run for each in beside_print(data, named, printed)), *repeated])
         for run in runs:
             for label, results in variants(named, Row(run, run)):
                 looked = [result for result in results if gain(result) is not None]
@@ -251,9 +252,15 @@ def retrained(grouped: Grouped, printed: dict[str, Any]) -> list[str]:
                 if results:
                     shown += results
                     label = f"{data}, {label}{revision_mark(results, 'paper')}"
-                    rows.append([label, str(len(results)), *(_gap(results, m, numbers) for m in METRICS_IN_PRINT)])
-    headings = ["ours − print", "seeds", *(METRICS[metric][0] for metric in METRICS_IN_PRINT)]
+                    gaps = [_gap(results, metric, numbers) for metric in METRICS_IN_PRINT]
+                    rows.append([label, str(len(results)), *gaps, _looks_gain(results)])
+    headings = ["ours − print", "seeds", *(METRICS[metric][0] for metric in METRICS_IN_PRINT), "PSNR, best look − last"]
     return [*table(headings, rows), *precision_note(shown)] if rows else ["No such training is measured yet."]
+
+
+def _looks_gain(results: list[Result]) -> str:
+    gains = [found for result in results if (found := gain(result)) is not None]
+    return f"{statistics.fmean(gains):+.2f}" if gains else NOTHING
 
 
 def _gap(results: list[Result], metric: str, numbers: dict[str, float]) -> str:
