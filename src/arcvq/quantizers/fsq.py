@@ -71,9 +71,8 @@ class FSQ(Quantizer):
         with without_autocast(latents):
             bounded = fsq_bound(latents.to(compute_dtype(latents)), self.levels)  # (N, d)
         half = [level // 2 for level in self.levels]
-        whole = (
-            bounded.detach().nan_to_num().round().to(torch.int64)
-        )  # what is no number is counted elsewhere, and gets a token
+        # What is no number is counted elsewhere, and gets a token.
+        whole = bounded.detach().nan_to_num().round().to(torch.int64)
         digits = [column + h for column, h in zip(whole.unbind(dim=1), half)]
         tokens = lattice_tokens(torch.stack(digits, dim=1), self.levels)
         scaled = torch.stack([column / h for column, h in zip(bounded.unbind(dim=1), half)], dim=1)
