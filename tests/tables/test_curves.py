@@ -69,3 +69,17 @@ def test_a_file_of_other_times_is_refused(folder: Path) -> None:
     (folder / "steps.json").write_text('{"device": "A GPU", "date": "2026-01-02", "rows": [{"preset": "a"}]}')
     with pytest.raises(ArcvqError, match=r"steps.json: not what arcvq bench --suite steps writes: rows\[0\].precision"):
         results_page(folder, None)
+
+
+def test_what_the_bench_wrote_is_read(folder: Path) -> None:
+    written = Path(__file__).resolve().parents[2] / "benchmarks" / "h200-steps.json"
+    (folder / "steps.json").write_bytes(written.read_bytes())
+    times = read_step_times(folder)
+    assert times is not None
+    fastest = min(
+        row["milliseconds"]
+        for row in json.loads(written.read_text())["rows"]
+        if (row["preset"], row["precision"]) == ("cifar10/arcvq-vae", "bf16")
+    )
+    assert times.seconds("cifar10/arcvq-vae", "bf16", 1000) == pytest.approx(fastest)
+    assert times.seconds("cifar10/arcvq-vae", "fp16", 1000) is None
