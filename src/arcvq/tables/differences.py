@@ -147,6 +147,11 @@ def gain(result: Result) -> float | None:
     return float(best_look(result)["psnr"] - result.looks[-1]["psnr"])
 
 
+def mean_gain(results: list[Result]) -> float | None:
+    gains = [found for result in results if (found := gain(result)) is not None]
+    return statistics.fmean(gains) if gains else None
+
+
 # ---- causes: what each would change ---------------------------------------------------------------------------------------
 
 # Trainings as print may have been made: the system that one stands for → its run.
@@ -187,8 +192,8 @@ def causes(grouped: Grouped, printed: dict[str, Any]) -> list[str]:
 def moves(data: str, named: dict[str, list[Result]], run: str, results: list[Result], cause: str) -> float | str | None:
     """What the cause changes in ours, "not measured", or None where it does not apply. `results` are ours."""
     if cause == "best look":
-        gains = [found for result in results if (found := gain(result)) is not None]
-        return statistics.fmean(gains) if gains else ABSENT
+        found = mean_gain(results)
+        return ABSENT if found is None else found
     if cause in RETRAINED:
         return _step(named, run, RETRAINED[cause][run]) if run in RETRAINED[cause] else None
     if data != DATA:
@@ -228,11 +233,7 @@ def verdict(gap: float, spread: float, moved: dict[str, float | str | None]) -> 
     closer = [f"{cause} ({known[cause]:+.2f}, which leaves {gap + known[cause]:+.2f})" for cause in nearer]
     parts += [f"nearer to print with {', '.join(closer)}"] if closer else []
     parts += [f"not nearer with {', '.join(f'{c} ({known[c]:+.2f})' for c in further)}"] if further else []
-    parts += (
-        [f"no further than seeds lie apart with {', '.join(f'{c} ({every[c]:+.2f})' for c in little)}"]
-        if little
-        else []
-    )
+    parts += [f"within the spread: {', '.join(f'{c} ({every[c]:+.2f})' for c in little)}"] if little else []
     parts += [f"not measured: {', '.join(unknown)}"] if unknown else []
     return "; ".join(parts) + "."
 
@@ -253,14 +254,10 @@ def retrained(grouped: Grouped, printed: dict[str, Any]) -> list[str]:
                     shown += results
                     label = f"{data}, {label}{revision_mark(results, 'paper')}"
                     gaps = [_gap(results, metric, numbers) for metric in METRICS_IN_PRINT]
-                    rows.append([label, str(len(results)), *gaps, _looks_gain(results)])
+                    gained = mean_gain(results)
+                    rows.append([label, str(len(results)), *gaps, NOTHING if gained is None else _signed(gained)])
     headings = ["ours − print", "seeds", *(METRICS[metric][0] for metric in METRICS_IN_PRINT), "PSNR, best look − last"]
     return [*table(headings, rows), *precision_note(shown)] if rows else ["No such training is measured yet."]
-
-
-def _looks_gain(results: list[Result]) -> str:
-    gains = [found for result in results if (found := gain(result)) is not None]
-    return f"{statistics.fmean(gains):+.2f}" if gains else NOTHING
 
 
 def _gap(results: list[Result], metric: str, numbers: dict[str, float]) -> str:
