@@ -34,7 +34,7 @@ def test_the_choice_is_by_the_last_look_at_held_out_images(folder: Path, add: Ad
 
 
 def test_where_the_best_is_at_an_end_the_next_rate_is_tried_too(folder: Path, add: Add) -> None:
-    tune(add, "vq-vae", 21.0, 20.0, 22.0, 21.0, 23.0, 22.0, 22.0, 23.0)  # constant: inside; cosine: at the highest
+    tune(add, "vq-vae", 21.0, 20.0, 22.0, 21.0, 23.5, 22.0, 22.0, 23.0)  # constant: inside; cosine: at the highest
     assert choose(named(folder)) == {"tuned": {}, "further": {"vq-vae": [("1.6e-2", "cosine")]}}
     page = results_page(folder, None)
     headings = rows(page, "tuning")[0]
@@ -51,7 +51,7 @@ def test_where_the_best_is_at_an_end_the_next_rate_is_tried_too(folder: Path, ad
     further = [("1.6e-2", "cosine"), ("3.2e-2", "cosine")]
     assert choose(named(folder)) == {"tuned": {}, "further": {"vq-vae": further}}
     (last,) = tuning("vq-vae", further[1:]).values()
-    add(last.name, exact={"psnr": 20.0}, looks={100.0: 25.0}, holdout=5000, epochs=100)
+    add(last.name, exact={"psnr": 20.0}, looks={100.0: 24.1}, holdout=5000, epochs=100)
     settled = {"vq-vae": {"constant": "4e-3", "cosine": LADDER[-1]}}  # here it ends
     assert choose(named(folder)) == {"tuned": settled, "further": {"vq-vae": further}}
     add(last.name, exact={"psnr": 20.0}, looks={100.0: 23.5}, holdout=5000, epochs=100)
@@ -65,6 +65,15 @@ def test_a_schedule_under_which_all_diverge_is_left(folder: Path, add: Add) -> N
             add(run.name, diverged="at step 9", looks={50.0: 30.0}, holdout=5000, epochs=100)
     assert choose(named(folder)) == {"tuned": {"vq-vae": {"constant": "4e-3"}}}
     assert rows(results_page(folder, None), "tuning", "vq-vae")[0][-1] == "4e-3 constant"
+
+
+def test_a_schedule_far_behind_the_other_is_left(folder: Path, add: Add) -> None:
+    for cosine, left in ((22.1, {"constant": "4e-3", "cosine": "2e-3"}), (22.0, {"constant": "4e-3"})):
+        tune(add, "vq-vae", 21.0, 20.0, 22.0, cosine, 23.0, 21.0, 22.0, 21.0)
+        assert choose(named(folder)) == {"tuned": {"vq-vae": left}}
+        shown = rows(results_page(folder, None), "tuning", "vq-vae")[0]
+        assert shown[-1] == ", ".join(f"{rate} {schedule}" for schedule, rate in left.items())
+        assert (f"**{cosine:.2f}**" in shown) == ("cosine" in left)  # its best rate is marked only if it goes on
 
 
 def test_only_runs_of_one_precision_are_compared(folder: Path, add: Add) -> None:

@@ -25,7 +25,7 @@ def test_the_tables_of_the_studies(folder: Path, add: Add) -> None:
         "18.00",
         "21.00",
         "**24.00**",
-        "**23.00**",
+        "**23.50**",
         "22.00",
         "20.00",
         "20.50",

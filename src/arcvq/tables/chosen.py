@@ -19,6 +19,7 @@ from arcvq.tables.results import Cell, Result, alike, cell
 from arcvq.tables.studies import (
     BUDGETS,
     CONTENDERS,
+    FAR,
     LADDER,
     LEARNING,
     RATES,
@@ -79,7 +80,8 @@ def choose(named: Mapping[str, list[Result]]) -> dict[str, Any]:
 @dataclass(frozen=True)
 class Tuned:
     """How a system's tuning stands: what it is to be tried with, what of that it was, and the best rate of a schedule. It is settled
-    when no schedule's best lies at an end of what it was tried with; one under which everything diverged has no best."""
+    when no schedule's best lies at an end of what it was tried with. A schedule under which everything diverged has no best, nor has
+    one that is `FAR` behind the other."""
 
     asked: list[How]
     ran: list[How]
@@ -111,7 +113,9 @@ def tune(named: Mapping[str, list[Result]], system: str) -> Tuned:
             else:
                 break
         asked += [(rate, schedule) for rate in LADDER[first : last + 1]]
-    return Tuned(asked, [how for how in asked if how in ran], best_rates, found)
+    psnr = {schedule: found[rate, schedule].mean for schedule, rate in best_rates.items()}
+    near = {schedule: rate for schedule, rate in best_rates.items() if psnr[schedule] > max(psnr.values()) - FAR}
+    return Tuned(asked, [how for how in asked if how in ran], near, found)
 
 
 def recipe_runs() -> dict[str, Experiment]:

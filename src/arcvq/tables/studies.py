@@ -31,6 +31,8 @@ SHORT = (
 LADDER = ("2.5e-4", "5e-4", "1e-3", "2e-3", "4e-3", "8e-3", "1.6e-2", "3.2e-2")
 RATES = LADDER[2:6]
 SCHEDULES = ("constant", "cosine")
+# So many dB behind the other schedule, at the best rate of each, one is not worth a longer training.
+FAR = 1.0
 How = tuple[str, str]  # a rate and a schedule
 LEARNING: tuple[How, ...] = tuple(product(RATES, SCHEDULES))
 
