@@ -233,8 +233,14 @@ def choose_runs(
 
 def _check_given(settings: Sequence[str]) -> None:
     """Each has a value, and none is what a sweep gives its runs itself."""
-    if "name" in override({}, settings):
+    given = override({}, settings)
+    data = given.get("data")
+    if "name" in given:
         raise ArcvqError("--name: a sweep names its runs itself; --suffix WORD ends the names")
+    if "system" in given:
+        raise ArcvqError("--system: the table says which systems it is about; --only NAME chooses among its runs")
+    if isinstance(data, dict) and "name" in data:
+        raise ArcvqError("--data.name: a sweep gives its runs their data sets itself; --data NAME says which")
     if "seed" in _training(settings):
         raise ArcvqError("--training.seed: a sweep gives its runs their seeds itself; --seeds N says which")
 
