@@ -317,6 +317,21 @@ def test_a_wrong_setting_is_told_before_anything_starts(places: Places) -> None:
         plan_of("table1", places, settings=["--training.speed", "9"])
 
 
+def test_a_suffix_tells_of_no_other_precision(places: Places) -> None:
+    """Tables read the precision off the name, so `vq-vae-bf16` must not be trained in fp32."""
+    given: Any = {"data": ["cifar10"], "seeds": [1], "only": ["vq-vae"], "suffix": "bf16"}
+    message = r"--suffix bf16: .* cifar10/vq-vae-bf16-seed1 would be trained in fp32: say --training\.precision bf16"
+    for settings in ([], ["--training.precision", "fp32"]):
+        with pytest.raises(ArcvqError, match=message):
+            plan_of("table1", places, settings=settings, **given)
+    assert plan_of("table1", places, settings=["--training.precision", "bf16"], **given).open
+    assert plan_of("table1", places, **given | {"suffix": "mine"}).open
+    # What is only to be measured has its precision already.
+    (places.runs / "cifar10" / "vq-vae-bf16-seed1").mkdir(parents=True)
+    (places.runs / "cifar10" / "vq-vae-bf16-seed1" / "training.json").write_text("{}")
+    assert plan_of("table1", places, **given).open[0].trained
+
+
 def test_trial_steps_tell_the_time(places: Places, tiny_settings: Callable[..., list[str]]) -> None:
     def tried(only: list[str], *more: str) -> Plan:
         settings = [*tiny_settings(), *more]

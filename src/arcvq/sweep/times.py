@@ -18,7 +18,7 @@ from arcvq.storage import read_json, write_json
 from arcvq.sweep.run import Run
 from arcvq.sweep.workers import POLL, TRAINING, Worker, last_line
 from arcvq.systems import load_system, preset_names
-from arcvq.tables import EXPERIMENTS, Result
+from arcvq.tables import EXPERIMENTS, PRECISIONS, Result
 
 # Of an evaluation nobody has timed yet.
 EVALUATE, QUICK_EVALUATE = 60.0, 10.0
@@ -242,9 +242,14 @@ def _evaluation(result: Result, quick: bool) -> float | None:
     return sum(p["seconds"] for p in protocols.values()) if alike else None
 
 
-def check_settings(run: Run) -> None:
-    """A wrong key is told before anything starts."""
+def check_settings(run: Run, *, trains: bool = True) -> None:
+    """A wrong key is told before anything starts, and so is a name that would tell of another precision than the training's."""
     try:
-        load_system(run.preset, run.overrides)
+        precision = load_system(run.preset, run.overrides).training.precision
     except ArcvqError as error:
         raise ArcvqError(f"{run.key}: {error}") from None
+    if trains and run.suffix in PRECISIONS and run.suffix != precision:
+        raise ArcvqError(
+            f"--suffix {run.suffix}: tables take such a result for one in {run.suffix}, and {run.key} would be trained in {precision}: "
+            f"say --training.precision {run.suffix}, or choose another suffix"
+        )
