@@ -169,6 +169,17 @@ def test_only_its_own_trainings_are_timed(places: Places, tiny_settings: Setting
     assert "at_a_time" not in json.loads(trained.run.folder(places).training.read_text())
 
 
+def test_a_run_of_other_settings_is_not_taken_for_this_one(places: Places, tiny_settings: Settings) -> None:
+    (planned,) = plan_of("table1", places, ["vq-vae"], tiny_settings()).open
+    assert main(planned.run.train_command(places)[len(PYTHON) :]) == 0
+    said: list[str] = []
+    plan = plan_of("table1", places, ["vq-vae"], tiny_settings({"training.steps": 7}))
+    assert [each.state for each in plan.open] == ["trained"]
+    outcome = run_plan(plan, say=said.append)
+    assert "another configuration: training.steps is 6 there and 7 here" in outcome.failed["sample/vq-vae-seed1"]
+    assert (outcome.done, places.results.exists()) == ([], False)
+
+
 def test_what_is_trained_waits_for_no_training(places: Places) -> None:
     write_json(places.runs / "sample" / "vq-vae-seed1" / "training.json", {})
     plan = plan_of("table1", places, ["vq-vae", "arcvq-vae", "cvq-vae"])

@@ -16,7 +16,7 @@ from arcvq.config import nearest, override, to_dict
 from arcvq.errors import ArcvqError
 from arcvq.metrics import PROTOCOLS
 from arcvq.storage import cannot_write, locked, read_json, write_bytes, write_json, writing
-from arcvq.systems import preset_names
+from arcvq.systems import load_system, preset_names
 from arcvq.tables import EXPERIMENTS, TABLES, Experiment, Result, Table, read_result
 from arcvq.training import RunFolder
 from arcvq.training.environment import today
@@ -139,6 +139,12 @@ class Run:
         """There are weights to measure: the run's own or, to complete a result, the kept model's."""
         kept = self.result(places).is_file() and (self.model(places) / "config.json").is_file()
         return kept or self.folder(places).training.is_file()
+
+    def check_folder(self, places: Places) -> None:
+        """What lies in its folder is this run: the same settings, not only the same name."""
+        folder = self.folder(places)
+        if folder.config.is_file():
+            folder.check(load_system(self.preset, self.overrides))
 
     def note_sharing(self, places: Places, at_a_time: int) -> None:
         """How many trainings had the device, beside the seconds that this one took."""

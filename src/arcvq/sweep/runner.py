@@ -166,6 +166,12 @@ class Runner:
         planned.trained = planned.trained or folder.training.is_file()  # by somebody else, since the plan was made
         job = Job(planned, self.places.runs / f"{run.key}.log", whole=not folder.config.is_file())
         self.jobs.append(job)
+        if not planned.completes:
+            try:
+                run.check_folder(self.places)
+            except ArcvqError as error:
+                self.fail(job, str(error))
+                return
         if not planned.trained:
             self.say(f"{run.key}: {'goes on' if planned.state == 'begun' else 'begins'}")
             job.start(self.worker(TRAINING), run.train_command(self.places))

@@ -36,11 +36,7 @@ class RunFolder:
     def open(self, system: System) -> bool:
         """Make the folder for this system (True), or make sure that the one there was made for exactly it (False)."""
         if self.config.is_file():
-            difference = next(_differences(to_dict(self.system()), to_dict(system)), None)
-            if difference:
-                raise ArcvqError(
-                    f"{self.path}: holds a run of another configuration: {difference}; choose another --out"
-                )
+            self.check(system)
             return False
         try:
             if self.path.exists() and (
@@ -53,6 +49,12 @@ class RunFolder:
         text = yaml.safe_dump(_plain(to_dict(system)), sort_keys=False, allow_unicode=True)
         write_bytes(self.config, text.encode())
         return True
+
+    def check(self, system: System) -> None:
+        """The run that is there is of exactly this system."""
+        difference = next(_differences(to_dict(self.system()), to_dict(system)), None)
+        if difference:
+            raise ArcvqError(f"{self.path}: holds a run of another configuration: {difference}; choose another --out")
 
     def left_by_a_kill(self, path: Path) -> bool:
         """A config.yaml that was never whole: there is no run yet."""
