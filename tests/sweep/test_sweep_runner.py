@@ -125,6 +125,16 @@ def test_a_training_that_diverges_is_told_and_not_tried_again(
     assert "1 diverged: not trained again unless the result file is removed" in capsys.readouterr().out
 
 
+def test_a_divergence_that_cannot_be_kept_does_not_stop_the_others(places: Places, tiny_settings: Settings) -> None:
+    (places.results / "sample" / "vq-vae-seed1.metrics.jsonl").mkdir(parents=True)  # where its looks should go
+    said: list[str] = []
+    settings = tiny_settings({"training.learning_rate": 1e30})
+    outcome = sweep(places, settings, ["vq-vae", "arcvq-vae"], said)
+    assert all("diverged" in why for why in outcome.failed.values())
+    assert "metrics.jsonl: is a folder" in outcome.failed["sample/vq-vae-seed1"]
+    assert [result.name for result in read_results(places.results)] == ["arcvq-vae"]
+
+
 @pytest.mark.usefixtures("quick")
 def test_a_killed_worker_is_replaced_and_measuring_goes_on_beside_training(
     places: Places, tiny_settings: Settings, monkeypatch: pytest.MonkeyPatch

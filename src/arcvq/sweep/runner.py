@@ -207,9 +207,13 @@ class Runner:
         job.worker = None
         if code:
             worker.wait()
-            if not job.measuring and job.planned.run.note_divergence(self.places, self.plan.at_a_time):
-                self.keep(job.planned.run)
-            self.fail(job, job.last_line(code))
+            why = job.last_line(code)
+            try:
+                if not job.measuring and job.planned.run.note_divergence(self.places, self.plan.at_a_time):
+                    self.keep(job.planned.run)
+            except ArcvqError as error:
+                why = f"{why}; and that cannot be kept: {error}"
+            self.fail(job, why)
             return
         self.idle[MEASURING if job.measuring else TRAINING].append(worker)
         if job.measuring:
