@@ -135,6 +135,24 @@ def test_a_divergence_that_cannot_be_kept_does_not_stop_the_others(places: Place
     assert [result.name for result in read_results(places.results)] == ["arcvq-vae"]
 
 
+def test_an_earlier_divergence_is_not_told_of_a_later_attempt(
+    places: Places, tiny_settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, said = tiny_settings({"training.learning_rate": 1e30}), list[str]()
+    assert "diverged" in sweep(places, settings, ["vq-vae"], said).failed["sample/vq-vae-seed1"]
+    (places.results / "sample" / "vq-vae-seed1.json").unlink()  # to try it again
+    start = Worker.start
+
+    def killing(self: Worker, words: Sequence[str], log: Path) -> None:
+        self.process.kill()
+        start(self, words, log)
+
+    monkeypatch.setattr(Worker, "start", killing)
+    outcome = sweep(places, settings, ["vq-vae"], said)
+    assert outcome.failed == {"sample/vq-vae-seed1": "its process was ended by signal 9"}
+    assert read_results(places.results) == []
+
+
 @pytest.mark.usefixtures("quick")
 def test_a_killed_worker_is_replaced_and_measuring_goes_on_beside_training(
     places: Places, tiny_settings: Settings, monkeypatch: pytest.MonkeyPatch

@@ -174,6 +174,7 @@ class Runner:
                 return
         if not planned.trained:
             self.say(f"{run.key}: {'goes on' if planned.state == 'begun' else 'begins'}")
+            folder.diverged.unlink(missing_ok=True)  # an earlier attempt's: it would be taken for this one's
             job.start(self.worker(TRAINING), run.train_command(self.places))
             if len(self.jobs) == 1 and not self.idle[MEASURING]:
                 self.idle[MEASURING].append(self.worker(MEASURING))  # it gets ready meanwhile
