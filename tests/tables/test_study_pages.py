@@ -64,11 +64,12 @@ def test_what_diverges_is_tried_and_told(folder: Path, add: Add) -> None:
     assert rows(page, "recipe", "scaffold-rotation")[0][2:] == ["diverged", "–", "–"]
     assert rows(page, "budgets", "vq-vae-lr2e-3")[0][1:] == ["21.00, 50.0%", "22.00, 50.0%", "–", "–", "diverged"]
     assert "- 25 epochs: `scaffold-cvq` 21.00, best rival (of 1 tried of 2) `vq-vae-lr2e-3` 21.00: level" in page
-    # Nothing else is told of it, in Table 1 or over time.
+    # Of a preset that is told beside the other lengths, and nothing else of it in Table 1 or over time.
     add("vq-vae", diverged="at step 9", looks={25.0: 21.0})
     add("vq-vae", 2, diverged="at step 9", looks={25.0: 21.0})
     page = results_page(folder, None)
     assert rows(page, "table1", "VQ-VAE", "ours")[0][2] == "not measured"
+    assert rows(page, "budgets", "vq-vae, its preset")[0][1:] == ["–", "–", "–", "–", "diverged"]
     assert [curve.name for curve in curves(named(folder))] == ["vq-vae, tuned", "scaffold-cvq"]
     add("vq-vae", exact={"psnr": 24.0})
     assert rows(results_page(folder, None), "table1", "VQ-VAE", "ours, exact")[0][2] == "1"

@@ -132,9 +132,9 @@ def lengths(named: Mapping[str, list[Result]]) -> dict[str, list[Result]]:
 
 def presets(named: Mapping[str, list[Result]]) -> dict[str, list[Result]]:
     """The contenders and the recipe as their presets are, those that were trained so; in the precision of the runs that they stand
-    beside."""
+    beside, and like them with those that diverged."""
     beside, every = lengths(named), (*CONTENDERS, RECIPE_PRESET)
-    found = alike(named, [*beside, *every])
+    found = alike(named, [*beside, *every], diverged=True)
     return {preset: found[preset] for preset in every if preset in found}
 
 

@@ -57,7 +57,7 @@ def curves(named: Mapping[str, list[Result]], times: StepTimes | None = None) ->
         ran = (r for each in tuned for run in each.experiments() for r in measured.get(run.name, []))
         own = [result for result in ran if not result.diverged]
         preset = RECIPE_PRESET if system == chosen.get("recipe") else system
-        looked = [result for result in as_they_are.get(preset, []) if result.looks]
+        looked = [result for result in as_they_are.get(preset, []) if result.looks and not result.diverged]
         if looked:
             points = [
                 (look["epoch"], look["psnr"], look.get("usage") or 0.0)
