@@ -24,6 +24,8 @@ def test_the_page_in_short(folder: Path, add: Add) -> None:
     assert "- cifar10, published settings in bf16, usage (`exact`): ArcVQ-VAE 75.0%, VQ-VAE 50.0%." in said
     assert "- cifar10, ArcVQ-VAE over VQ-VAE in PSNR (`paper`): +0.60 dB, in print +1.46." in said
     assert "table1 (2 of 10 rows)" in said
+    add("cvq-vae-bf16", diverged="at step 9", precision="bf16")  # it is not run again
+    assert "table1 (3 of 10 rows)" in block(results_page(folder, None), "summary")
     assert "mnist, " not in said
     assert "recipe, as long" not in said
     tune(add, "vq-vae", *BEST_AT_1E_3)

@@ -8,7 +8,7 @@ from arcvq.tables.budget_page import budget_lines, standing
 from arcvq.tables.chosen import recipe_runs, scores
 from arcvq.tables.paper import TABLE_1, TABLES, Table
 from arcvq.tables.results import METRICS, Result, alike, cell, metric_text, number, precisions, revision_mark
-from arcvq.tables.rows import ABSENT, Grouped, variants
+from arcvq.tables.rows import ABSENT, Grouped
 from arcvq.tables.studies import BUDGETS, CONTENDERS, DATA, WITHOUT_SAMP
 from arcvq.tables.study_pages import best_of
 
@@ -75,11 +75,11 @@ def beside_rivals(named: dict[str, list[Result]]) -> list[str]:
 
 
 def progress(grouped: Grouped) -> list[str]:
-    """How many of a table's runs are there; those that are whole are not named."""
+    """How many of a table's runs are there, or diverged; those that are whole are not named."""
     lacking = []
     for each in (table for table in TABLES if isinstance(table, Table)):
         wanted = [(data, row) for data in each.data for row in each.rows]
-        there = sum(bool(list(variants(grouped.get(data, {}), row))) for data, row in wanted)
+        there = sum(bool(alike(grouped.get(data, {}), [row.run], diverged=True)) for data, row in wanted)
         if there < len(wanted):
             lacking.append(f"{each.key} ({there} of {len(wanted)} rows)")
     return [f"Not whole yet: {', '.join(lacking)}."] if lacking else []
