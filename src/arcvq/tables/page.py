@@ -64,7 +64,7 @@ def results_page(folder: Path, before: str | None) -> str:
 
 
 def sections(grouped: Grouped, printed: dict[str, Any], times: StepTimes | None) -> Iterator[tuple[str, list[str]]]:
-    yield "summary", summary(grouped, printed) or ["Nothing is measured yet."]
+    yield "summary", summary(grouped, printed)
     for each in TABLES:
         if isinstance(each, PrintedTable):
             yield each.key, printed_only(each, printed)
