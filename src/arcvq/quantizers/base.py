@@ -40,11 +40,7 @@ class QuantizerConfig:
     total_steps: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("codebook_size", "heads"):
-            if getattr(self, name) < 1:
-                raise ArcvqError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.code_dim is not None and self.code_dim < 1:
-            raise ArcvqError(f"code_dim must be at least 1, got {self.code_dim}")
+        check_sizes(codebook_size=self.codebook_size, heads=self.heads, code_dim=self.code_dim)
 
 
 def options_of(config: type[Config], options: dict[str, Any]) -> Config:
