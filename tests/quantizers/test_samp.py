@@ -193,6 +193,11 @@ def test_values_without_meaning_are_refused_at_construction(options: dict[str, o
     assert "\n" not in str(raised.value)
 
 
+def test_a_margin_may_be_all_of_pi() -> None:
+    out = ArcVQ(4, 8, arc=Arc(margin=math.pi))(torch.randn(2, 4, 3))
+    assert out.loss.isfinite()
+
+
 def test_a_radius_beyond_all_numbers_is_no_bound_and_stays_finite() -> None:
     samp = Samp(Ball(alpha=3e-4))
     radius = samp.radius(torch.tensor(1_000_000))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -128,7 +129,7 @@ class Samp(nn.Module):
         for curve in (self._radius, self._weight):
             if curve is not None:
                 curve.check(total_steps)
-        if arc and (arc.scale <= 0 or arc.top_k < 1 or not 0 <= arc.margin <= 3.14159):
+        if arc and (arc.scale <= 0 or arc.top_k < 1 or not 0 <= arc.margin <= math.pi):
             raise ArcvqError(
                 f"arc: expected scale > 0, top_k >= 1 and 0 <= margin <= pi, got scale {arc.scale}, top_k {arc.top_k}, margin {arc.margin}"
             )
