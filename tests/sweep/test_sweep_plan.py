@@ -380,7 +380,10 @@ def test_damaged_files_are_named(places: Places) -> None:
             plan_of("table1", places, data=["cifar10"])
     file.unlink()
     places.runs.mkdir()
-    for text in ("{}", '{"times": [{"preset": "a"}]}'):
+    how = {"kind": "a", "unit": "epochs", "length": 500}
+    time = {"preset": "cifar10/vq-vae", "how": how, "device": device_name(CPU), "steps": 1000, "train": 9.0}
+    wrong = [time | {"train": None}, time | {"how": how | {"length": "500"}}, time | {"more": 1}, {"preset": "a"}, "a"]
+    for text in ("{}", '{"times": 3}', *(json.dumps({"times": [time, each]}) for each in wrong)):
         (places.runs / "times.json").write_text(text)
         with pytest.raises(ArcvqError, match=r"times\.json: not the times of a sweep"):
             plan_of("table1", places, data=["cifar10"])

@@ -19,6 +19,7 @@ from arcvq.sweep.run import Run
 from arcvq.sweep.workers import POLL, TRAINING, Worker, last_line
 from arcvq.systems import load_system, preset_names
 from arcvq.tables import EXPERIMENTS, PRECISIONS, Result
+from arcvq.tables.shapes import Shape, misfit
 
 # Of an evaluation nobody has timed yet.
 EVALUATE, QUICK_EVALUATE = 60.0, 10.0
@@ -26,6 +27,20 @@ EVALUATE, QUICK_EVALUATE = 60.0, 10.0
 BEGIN = 10.0
 # Settings of a quantizer that are the model's size, as all of its tokenizer's are.
 SIZES = ("codebook_size", "code_dim", "heads")
+# What is read of times.json.
+TIMES: Shape = {
+    "times": [
+        {
+            "preset": "text",
+            "how": {"kind": "text", "unit": "text", "length": "a whole number"},
+            "device": "text",
+            "steps": "a whole number",
+            "train": "a number",
+            "evaluate?": "a number or null",
+            "at_a_time?": "a whole number",
+        }
+    ]
+}
 
 
 @dataclass(frozen=True)
@@ -60,10 +75,7 @@ class Times:
         self, file: Path, results: Sequence[Result], device: str, *, dry_runs: bool, say: Callable[[str], None]
     ) -> None:
         self.file, self.device, self.dry_runs, self.say = file, device, dry_runs, say
-        try:
-            self.known = _read_times(file) if file.is_file() else []
-        except (KeyError, TypeError):
-            raise ArcvqError(f"{file}: not the times of a sweep: delete it, and they are taken anew") from None
+        self.known = _read_times(file) if file.is_file() else []
         finished = [result for result in results if not result.diverged]
         timed = [_of_result(result, preset) for result in finished if (preset := _preset(result))]
         self.trained = [entry for entry in timed if entry.device == device]
@@ -156,8 +168,16 @@ class Times:
 
 def _read_times(file: Path) -> list[Time]:
     """Without those of older versions, whose `how` was a sentence that left out the model's size."""
-    entries = [entry for entry in read_json(file, "a sweep")["times"] if not isinstance(entry["how"], str)]
-    return [Time(**entry | {"how": How(**entry["how"])}) for entry in entries]
+    document = read_json(file, "a sweep")
+    try:
+        document["times"] = [entry for entry in document["times"] if not isinstance(entry["how"], str)]
+        wrong = misfit(document, TIMES)
+        known = [] if wrong else [Time(**entry | {"how": How(**entry["how"])}) for entry in document["times"]]
+    except (KeyError, TypeError):
+        wrong = "expected a list of runs"
+    if wrong:
+        raise ArcvqError(f"{file}: not the times of a sweep: {wrong}; delete it, and they are taken anew")
+    return known
 
 
 def _how(run: Run) -> How:
