@@ -116,7 +116,10 @@ def test_every_experiment_is_a_configuration(name: str) -> None:
 def test_a_length_that_is_given_replaces_the_tables_own(setting: str, length: tuple[int | None, int | None]) -> None:
     for run in choose_runs("budgets", settings=[setting], data=["cifar10"]):
         training = load_system(run.preset, run.overrides).training
-        assert length == (training.epochs, training.steps)
+        parts = training.stages or [training]
+        assert [sum(part.epochs or 0 for part in parts) or None, sum(part.steps or 0 for part in parts) or None] == [
+            *length
+        ]
     (run, *_) = choose_runs("tuning", settings=["--training.learning_rate=9"])
     assert load_system(run.preset, run.overrides).training.learning_rate < 1  # that is what the table is about
 
