@@ -170,6 +170,10 @@ def test_steps_are_measured_in_the_ways_that_are_asked_for() -> None:
 
 def test_steps_of_any_system_are_measured() -> None:
     presets = ["sample/vae", "sample/hvq-vae", "sample/vq-vae-ema"]
-    document = run_steps(CPU, presets=presets, limit=12, batch_size=8, seconds=0.0)
+    saved: list[int] = []
+    document = run_steps(
+        CPU, presets=presets, limit=12, batch_size=8, seconds=0.0, save=lambda there: saved.append(len(there["rows"]))
+    )
     assert [row["preset"] for row in document["rows"]] == presets
+    assert saved == [1, 2, 3]  # an interruption loses one
     assert all(row["milliseconds"] > 0 and row["batch_size"] == 8 for row in document["rows"])

@@ -78,6 +78,8 @@ def test_a_signal_stops_all(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     assert made[0].process.returncode is not None
 
 
-def test_it_has_no_plot(capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_has_no_plot_and_no_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*TINY, "--plot", "packing.png"]) == 2
     assert capsys.readouterr().err.startswith("arcvq: --suite packing has no --plot")
+    assert main([*TINY, "--model", "tiny"]) == 2
+    assert capsys.readouterr().err.startswith("arcvq: --suite packing has no --model")

@@ -39,14 +39,17 @@ def run_packing(
     batch_size: int | None = None,
     seconds: float = 0.5,
     progress: Callable[[str, int, int], None] | None = None,
+    save: Callable[[dict[str, Any]], None] | None = None,
     say: Callable[[str], None] = print,
 ) -> dict[str, Any]:
-    """One row per preset, number of trainings at a time and, where MPS can be had, with it and without."""
+    """One row per preset, number of trainings at a time and, where MPS can be had, with it and without. `save` is given what there
+    is after each."""
     kind = "cuda" if device.type == "cuda" else "cpu"
     way = "bf16 captured compiled" if kind == "cuda" else "fp32 eager"
     presets = presets or PRESETS[kind][-1:]
     modes = (False, True) if mps_available(device) else (False,)
     rows: list[dict[str, Any]] = []
+    document = {**machine(device), "suite": "packing", "rows": rows}
     for preset in presets:
         size = played(preset, way, device, batch_size).data.batch_size
         spec = {"preset": preset, "way": way, "device": kind, "batch_size": size, "limit": limit}
@@ -57,9 +60,11 @@ def run_packing(
                     continue
                 for times in _together(spec, environment, seconds, signalled):
                     rows.append({**head, "at_a_time": len(times), "mps": wanted, **_speed(times)})
+                    if save is not None:
+                        save(document)
                     if progress is not None:
                         progress("packing", len(rows), len(presets) * len(modes) * len(AT_A_TIME))
-    return {**machine(device), "suite": "packing", "rows": rows}
+    return document
 
 
 def _speed(times: list[tuple[int, float]]) -> dict[str, Any]:

@@ -44,22 +44,27 @@ def run_steps(
     batch_size: int | None = None,
     seconds: float = 0.5,
     progress: Callable[[str, int, int], None] | None = None,
+    save: Callable[[dict[str, Any]], None] | None = None,
 ) -> dict[str, Any]:
-    """One row per preset and way: milliseconds of a step, the mean over an epoch with its smaller last batch."""
+    """One row per preset and way: milliseconds of a step, the mean over an epoch with its smaller last batch. `save` is given what
+    there is after each."""
     presets = presets or PRESETS["cuda" if device.type == "cuda" else "cpu"]
     possible = [name for name, way in WAYS.items() if device.type == "cuda" or way["capture"] == "never"]
     for name in ways or ():
         if name not in possible:
             raise ArcvqError(f"--ways {name!r}: on {device.type} there are {', '.join(map(repr, possible))}")
-    rows = []
+    rows: list[dict[str, Any]] = []
+    document = {**machine(device), "suite": "steps", "rows": rows}
     for preset in presets:
         for name in ways or possible:
             system = played(preset, name, device, batch_size)
             row = {"task": "step", "name": f"{preset}, {name}", "preset": preset, "way": name, **WAYS[name]}
             rows.append({**row, "batch_size": system.data.batch_size, **_row(system, limit, seconds)})
+            if save is not None:
+                save(document)
             if progress is not None:
                 progress("steps", len(rows), len(presets) * len(ways or possible))
-    return {**machine(device), "suite": "steps", "rows": rows}
+    return document
 
 
 def played(preset: str, way: str, device: torch.device, batch_size: int | None) -> System:

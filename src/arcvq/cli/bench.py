@@ -90,6 +90,8 @@ def _bench_training(arguments: argparse.Namespace) -> int:
     if arguments.plot or arguments.tasks:
         raise ArcvqError(f"--suite {arguments.suite} has no --plot and no --tasks: it measures whole training steps")
     packing = arguments.suite == "packing"
+    if arguments.model or arguments.data:
+        raise ArcvqError(f"--suite {arguments.suite} has no --model and no --data: it trains presets on noise")
     if packing and arguments.ways:
         raise ArcvqError("--suite packing has no --ways: it measures the fastest way there is")
     run = run_packing if packing else partial(run_steps, ways=arguments.ways)
@@ -101,10 +103,9 @@ def _bench_training(arguments: argparse.Namespace) -> int:
             batch_size=arguments.batch_size,
             seconds=arguments.seconds,
             progress=progress,
+            save=partial(write_json, arguments.out) if arguments.out else None,
         )
     (print_packing_bench if packing else print_steps_bench)(document)
-    if arguments.out:
-        write_json(arguments.out, document)
     return 0
 
 
