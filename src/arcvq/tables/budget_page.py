@@ -170,7 +170,11 @@ def _aim(
     if ours is None or found is None:
         return f"{begin} not measured"
     seeds = f"{found.seeds} seeds" if found.seeds > 1 else "one seed"
-    verdict = "reached" if reaches(found.mean) else "not reached"
+    verdict, so_are, is_none = (
+        ("reached", "also by", "by no other so far")
+        if reaches(found.mean)
+        else ("not reached", "but by", "nor by any other so far")
+    )
     rivals = [
         f"`{line.name}` {number(metric, theirs.mean)}"
         for line in lines
@@ -179,7 +183,7 @@ def _aim(
         and (theirs := cell(line.longest, protocol, metric))
         and reaches(theirs.mean)
     ]
-    others = f"also by {', '.join(rivals)}" if rivals else "by no other so far"
+    others = f"{so_are} {', '.join(rivals)}" if rivals else is_none
     return f"{begin} `{ours[0].name}` {metric_text(metric, found, found.seeds)} ({seeds}), {verdict}; {others}"
 
 
