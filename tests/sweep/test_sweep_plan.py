@@ -69,7 +69,7 @@ def test_all_runs_come_in_the_order_that_is_worth_most() -> None:
         "cifar10/tune-vq-vae-lr1e-3-seed1",
         "cifar10/recipe-scaffold-paper-seed1",
         "mnist/vq-vae-variance01-seed1",
-        "cifar10/arcvq-vae-arc-constant-seed1",
+        "cifar10/schedule-arc-constant-seed1",
         "cifar10/grid-alpha-third-decay-third-lr3e-4-seed1",
         "cifar10/simvq-seed1",
     ]
@@ -360,7 +360,7 @@ def test_quick_runs_are_measured_without_networks(places: Places) -> None:
     words = quick.run.evaluate_command(places, download=True)
     assert words[words.index("--protocol") + 1 : words.index("--metrics")] == ["exact"]
     assert not {"lpips", "rfid", "paper", "--download"} & set(words)
-    assert all(EXPERIMENTS[run.experiment.name].quick for run in choose_runs("recipe") + choose_runs("grid"))
+    assert all(EXPERIMENTS[run.experiment.name].quick for run in choose_runs("schedules") + choose_runs("grid"))
     # Their time is that of their like, and so is what makes them complete.
     assert (quick.evaluate, plan_of("table1", places).open[0].evaluate) == (10.0, 60.0)
     result(places, "cifar10/vq-vae-seed1")

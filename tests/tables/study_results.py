@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from arcvq.tables import group, read_results
-from arcvq.tables.studies import LEARNING, RECIPES, SCHEDULES, tuning
+from arcvq.tables.studies import CANDIDATES, LEARNING, SCHEDULES, tuning
 
 Add = Callable[..., None]
 
@@ -28,7 +28,7 @@ def tune(add: Add, system: str, *psnrs: float) -> None:
 
 
 def try_recipes(add: Add, **psnrs: float) -> None:
-    for name in RECIPES:
-        psnr = psnrs.get(name.removeprefix("scaffold-"), 19.0)
+    for candidate in CANDIDATES:
+        psnr = psnrs.get(candidate.name.removeprefix("scaffold-"), 19.0)
         measured = {"psnr": psnr, "usage": 0.9}
-        add(f"recipe-{name}", exact=measured, looks={100.0: psnr}, holdout=5000, epochs=100)
+        add(f"recipe-{candidate.name}", exact=measured, looks={100.0: psnr}, holdout=5000, epochs=100)

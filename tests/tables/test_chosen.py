@@ -5,13 +5,23 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
+import pytest
 from page_blocks import block, rows
 from study_results import BEST_AT_1E_3, VQ_VAE, named, try_recipes, tune
 
 from arcvq.systems import load_system
 from arcvq.tables import chosen_text, results_page
 from arcvq.tables.chosen import CHOSEN, choose
-from arcvq.tables.studies import LADDER, RECIPE_PRESET, RECIPES, tuning, tunings
+from arcvq.tables.studies import (
+    LADDER,
+    RECIPE_PRESET,
+    RECIPES,
+    finals,
+    recipe_contenders,
+    tuning,
+    tunings,
+    with_and_without,
+)
 
 Add = Callable[..., None]
 
@@ -97,3 +107,62 @@ def test_the_recipe_s_preset_is_what_was_chosen() -> None:
     chosen = RECIPES[CHOSEN["recipe"]]
     wanted, preset = load_system(f"cifar10/{chosen.preset}", chosen.settings), load_system(f"cifar10/{RECIPE_PRESET}")
     assert asdict(preset) | {"name": None} == asdict(wanted) | {"name": None}
+
+
+def test_candidates_that_are_level_go_on_to_a_final(folder: Path, add: Add) -> None:
+    try_recipes(add, **{"sq-light": 25.41, "sq-lighter": 25.40, "sq": 25.36, "sq-neither-sphere": 25.6})
+    level = ["scaffold-sq-light", "scaffold-sq-brief", "scaffold-sq-briefer", "scaffold-sq-lighter"]
+    open_final = {"tuned": {}, "recipe": "scaffold-sq-light", "finals": level}
+    assert choose(named(folder)) == open_final
+    runs = finals(level)
+    for name, psnr in zip(level[1:], (25.5, 25.3, 25.1)):
+        add(runs[name].name, exact={"psnr": 25.0}, paper={"rfid": 22.0}, looks={500.0: psnr}, holdout=5000, epochs=500)
+    assert choose(named(folder)) == open_final  # before all are tried
+    said = block(results_page(folder, None), "recipe")
+    assert "The final, 500 epochs, 3 of 4 tried:" in said
+    assert (
+        said.split("Until all are, the choice of the shorter trainings stands.")[1].strip()
+        == "Chosen: `scaffold-sq-light`."
+    )
+    add(runs[level[0]].name, diverged="at step 9", looks={50.0: 30.0}, holdout=5000, epochs=500)
+    decided = {"recipe": "scaffold-sq-brief", "short": "scaffold-sq-light"}
+    assert choose(named(folder)) == open_final | decided
+    page = results_page(folder, None)
+    assert "The final, 500 epochs, all tried:" in block(page, "recipe")
+    final = [line for line in rows(page, "recipe", "**scaffold-sq-brief**") if "25.50" in line]
+    assert final[0][2:] == ["25.50", "25.00", "–", "–", "22.00"]
+    assert rows(page, "recipe", "scaffold-sq-light")[-1][2:] == ["diverged", *["–"] * 4]
+    # It is what the longer trainings are made with; what was chosen before stays beside it, and is what has its parts taken away.
+    contending = [each.name for each in recipe_contenders(choose(named(folder)))]
+    slower = "scaffold-sq-brief-lr1e-3-cosine"
+    assert contending == ["scaffold-sq-brief", "scaffold-sq-light", slower, "scaffold-sq-neither-sphere"]
+    assert [each.name for each in with_and_without(choose(named(folder)))][:2] == [
+        "scaffold-sq-light",
+        "scaffold-sq-light-no-ball",
+    ]
+    add("scaffold-sq-light-500epochs", exact={"psnr": 25.9, "usage": 1.0})
+    add("scaffold-sq-brief-500epochs", exact={"psnr": 25.7, "usage": 1.0})
+    add("vq-vae", exact={"psnr": 24.0, "lpips": 0.1})
+    page = results_page(folder, None)
+    assert "- 500 epochs: `scaffold-sq-brief` 25.70, best rival (of 1 " in block(page, "budgets")
+    longest = [(line[0].strip("*"), line[1], line[3], line[5]) for line in rows(page, "longest")[2:]]
+    assert longest == [
+        ("scaffold-sq-light", "recipe before the final", "**25.90**", "–"),
+        ("scaffold-sq-brief", "recipe", "25.70", "–"),
+        ("vq-vae, its preset", "rival", "24.00", "**0.1000**"),
+    ]
+
+
+def test_a_single_best_needs_no_final(folder: Path, add: Add) -> None:
+    try_recipes(add, cvq=24.5)
+    assert choose(named(folder)) == {"tuned": {}, "recipe": "scaffold-cvq"}
+
+
+def test_curves_in_steps_are_those_of_the_training_that_they_are_named_after() -> None:
+    in_fractions = load_system("cifar10/sq-vae", [*RECIPES["scaffold-sq-light"].settings, "--training.epochs=100"])
+    in_steps = load_system("cifar10/sq-vae", [*RECIPES["scaffold-sq-brief"].settings, "--training.epochs=500"])
+    fraction, step = in_fractions.quantizer, in_steps.quantizer
+    assert (fraction.ball.time, fraction.arc.time, step.ball.time, step.arc.time) == (*["fraction"] * 2, *["steps"] * 2)
+    assert step.ball.alpha * 49 * 100 == pytest.approx(fraction.ball.alpha, rel=1e-3)
+    assert step.arc.decay * 49 * 100 == pytest.approx(fraction.arc.decay, rel=1e-3)
+    assert step.arc.weight == fraction.arc.weight

@@ -19,6 +19,8 @@ def test_the_tables_of_the_studies(folder: Path, add: Add) -> None:
     tune(add, "fsq", 21.0)
     try_recipes(add, rotation=24.5, ema=24.25)
     add("grid-alpha-third-decay-same-lr1e-3", exact={"usage": 0.75}, looks={100.0: 23.0}, holdout=5000, epochs=100)
+    for name, psnr in (("grid-alpha-same-decay-same-lr1e-3", 23.2), ("schedule-arc-linear", 22.5)):
+        add(name, exact={"psnr": 22.0, "usage": 0.5}, looks={100.0: psnr}, holdout=5000, epochs=100)
     page = results_page(folder, None)
     assert rows(page, "tuning", "vq-vae")[0] == [
         "vq-vae",
@@ -40,6 +42,10 @@ def test_the_tables_of_the_studies(folder: Path, add: Add) -> None:
     assert rows(page, "recipe", "scaffold-ema")[0][2:] == ["24.25", "24.25", "90.0%"]
     assert "Chosen: `scaffold-rotation`." in block(page, "recipe")
     assert rows(page, "grid", "α ⅓ ×", "λ 1 ×")[0][2:] == ["–", "23.00, 75.0%"]
+    shapes = [(line[0], *line[2:]) for line in rows(page, "schedules")[2:]]
+    assert shapes[0] == ("`grid-alpha-same-decay-same-lr1e-3`", "23.20", "22.00", "50.0%")
+    assert ("`schedule-arc-linear`", "22.50", "22.00", "50.0%") in shapes
+    assert shapes[-1] == ("`schedule-ball-oscillating`", "–", "–", "–")
     assert f"Not tuned yet: {', '.join(s for s in CONTENDERS if s != 'vq-vae')}." in block(page, "budgets")
 
 

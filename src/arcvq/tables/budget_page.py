@@ -7,26 +7,25 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from arcvq.tables.chosen import after, choose, lengths, presets
-from arcvq.tables.results import Cell, Result, cell, collapsed, metric_text, number, precision_note, table
+from arcvq.tables.results import METRICS, Cell, Result, cell, collapsed, metric_text, number, precision_note, table
 from arcvq.tables.rows import ABSENT, NOTHING, Grouped
 from arcvq.tables.studies import (
     BUDGETS,
     CONTENDERS,
     DATA,
     RECIPE_PRESET,
-    SHORT_BUDGETS,
     Contender,
     budget_name,
     contenders,
     preset_name,
-    recipe_contenders,
-    recipe_parts,
+    with_and_without,
 )
 
 LONGEST = BUDGETS[-1]
 # What a better recipe is to reach after the longest training.
 AIM = 25.5
-SIDES = ("rival", "control", "recipe")
+SAYS = {"rival": "rival", "control": "recipe without SAMP", "before": "recipe before the final", "recipe": "recipe"}
+SIDES = tuple(SAYS)
 Named = dict[str, list[Result]]
 
 
@@ -52,7 +51,8 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Line:
-    """A rival, the recipe, or the recipe without SAMP: what came out at the lengths that it is or is to be trained for."""
+    """A rival, the recipe, what was chosen before its final, or the recipe without SAMP: what came out at the lengths that it is or is
+    to be trained for."""
 
     name: str
     side: str  # one of SIDES
@@ -68,10 +68,9 @@ def budget_lines(named: Named) -> list[Line]:
     """Presets as they are, everyone tuned, then the recipe without SAMP and the recipe."""
     chosen, measured = choose(named), lengths(named)
     recipe = chosen.get("recipe")
+    sides = dict.fromkeys(CONTENDERS, "rival") | {chosen.get("short"): "before", recipe: "recipe"}
     found = list(_as_they_are(named, (*CONTENDERS, *([RECIPE_PRESET] if recipe else []))))
-    for each in contenders(chosen):
-        side = "recipe" if each.system == recipe else "rival" if each.system in CONTENDERS else "control"
-        found.append(_line(each, measured, side))
+    found += [_line(each, measured, sides.get(each.system, "control")) for each in contenders(chosen)]
     return sorted(found, key=lambda line: SIDES.index(line.side))
 
 
@@ -187,15 +186,34 @@ def _aim(
     return f"{begin} `{ours[0].name}` {metric_text(metric, found, found.seeds)} ({seeds}), {verdict}; {others}"
 
 
+def longest_page(grouped: Grouped, _: dict[str, Any]) -> list[str]:
+    """The longest trainings in every metric, the highest PSNR first; the best number of a column is bold."""
+    lines = [line for line in budget_lines(grouped.get(DATA, {})) if line.psnr(LONGEST) is not None]
+    lines.sort(key=lambda line: -(line.psnr(LONGEST) or 0.0))
+    columns = [
+        *(("exact", metric) for metric in ("psnr", "ssim", "lpips", "rfid")),
+        ("paper", "lpips"),
+        ("paper", "rfid"),
+    ]
+    rows = [[line.name, SAYS[line.side], str(len(line.longest))] for line in lines]
+    for protocol, metric in columns:
+        cells = [cell(line.longest, protocol, metric) for line in lines]
+        best = max((METRICS[metric][2] * each.mean for each in cells if each), default=None)
+        for row, each in zip(rows, cells):
+            text = metric_text(metric, each, int(row[2]), NOTHING)
+            row.append(f"**{text}**" if each and METRICS[metric][2] * each.mean == best else text)
+    headings = ["system", "what", "seeds", *(f"{METRICS[metric][0]}, {protocol}" for protocol, metric in columns)]
+    note = precision_note(result for line in lines for result in line.longest)
+    return [*table(headings, rows, left=2), *note] if rows else [ABSENT]
+
+
 def samp_page(grouped: Grouped, _: dict[str, Any]) -> list[str]:
     """The recipe with ball and ArcLoss, without one of them and without both, length by length."""
     named = grouped.get(DATA, {})
-    chosen, measured = choose(named), lengths(named)
-    ours = [each for each in recipe_contenders(chosen) if SHORT_BUDGETS[0] in each.lengths]
-    if len(ours) < 2:
+    compared, measured = with_and_without(choose(named)), lengths(named)
+    if not compared:
         return ["No recipe with a control is chosen yet."]
-    recipe, control = ours
-    lines = [_line(each, measured, "recipe") for each in (recipe, *recipe_parts(chosen), control)]
+    lines = [_line(each, measured, "recipe") for each in compared]
     rows = []
     for epochs in BUDGETS:
         outcomes = [line.at.get(epochs, Outcome()) for line in lines]

@@ -18,20 +18,23 @@ from arcvq.tables.experiments import Experiment
 from arcvq.tables.results import Cell, Result, alike, cell
 from arcvq.tables.studies import (
     BUDGETS,
+    CANDIDATES,
     CONTENDERS,
     FAR,
     LADDER,
     LEARNING,
+    LEVEL,
     RATES,
     RECIPE,
     RECIPE_PRESET,
-    RECIPES,
     SCHEDULES,
+    VARIANTS,
     WITHOUT_SAMP,
     Contender,
     How,
     budget_name,
     contenders,
+    finals,
     recipe_parts,
     tuning,
 )
@@ -73,8 +76,24 @@ def choose(named: Mapping[str, list[Result]]) -> dict[str, Any]:
     further = {s: [how for how in each.asked if how not in LEARNING] for s, each in tried_with.items()}
     if any(further.values()):
         found["further"] = {system: hows for system, hows in further.items() if hows}
-    recipe = best(named, {name: run for name, run in recipe_runs().items() if name not in WITHOUT_SAMP})
-    return found | ({"recipe": recipe} if recipe else {})
+    short = best(named, recipe_runs())
+    if short is None:
+        return found
+    last = finalists(named, short)
+    recipe = best(named, finals(last)) or short
+    return (
+        found
+        | {"recipe": recipe}
+        | ({"short": short} if recipe != short else {})
+        | ({"finals": last} if len(last) > 1 else {})
+    )
+
+
+def finalists(named: Mapping[str, list[Result]], short: str) -> list[str]:
+    """The candidates that are level with the best after a short training, and the variants of them."""
+    found = scores(named, recipe_runs())
+    level = [name for name in found if found[name].mean > found[short].mean - LEVEL]
+    return [each for name in level for each in (name, *(variant.name for variant in VARIANTS.get(name, ())))]
 
 
 @dataclass(frozen=True)
@@ -118,13 +137,14 @@ def tune(named: Mapping[str, list[Result]], system: str) -> Tuned:
     return Tuned(asked, [how for how in asked if how in ran], near, found)
 
 
-def recipe_runs() -> dict[str, Experiment]:
-    """Recipe → the short run that tries it."""
-    return dict(zip(RECIPES, RECIPE))
+def recipe_runs(*, controls: bool = False) -> dict[str, Experiment]:
+    """Recipe → the short run that tries it; on demand with those that are no recipe for SAMP."""
+    runs = zip(CANDIDATES, RECIPE)
+    return {each.name: run for each, run in runs if controls or each.name not in WITHOUT_SAMP}
 
 
 def lengths(named: Mapping[str, list[Result]]) -> dict[str, list[Result]]:
-    """The runs of the contenders at every length, and of the recipe without a part, all in one precision."""
+    """The runs of the contenders at every length, and of what was chosen without a part, all in one precision."""
     chosen = choose(named)
     runs = (run.name for each in (*contenders(chosen), *recipe_parts(chosen)) for run in each.experiments())
     return alike(named, runs, diverged=True)

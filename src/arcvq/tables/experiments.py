@@ -43,10 +43,3 @@ SCAFFOLD = _plain("arcvq-scaffold")
 
 # Studies: what the paper leaves open.
 GRADIENT = [_arc("code-gradient", stop_gradient="false")]
-SCHEDULES = [
-    *(_arc(f"arc-{kind}", schedule=kind) for kind in ("constant", "linear", "cosine", "oscillating", "adaptive")),
-    *(
-        Experiment(f"arcvq-vae-ball-{kind}", "arcvq-vae", (f"--quantizer.ball.schedule={kind}",))
-        for kind in ("linear", "cosine", "oscillating")
-    ),
-]

@@ -35,12 +35,14 @@ STUDIES: dict[str, Callable[[Grouped, dict[str, Any]], list[str]]] = {
     "recipe": study_pages.recipe_page,
     "budgets": budget_page.budgets_page,
     "samp": budget_page.samp_page,
+    "schedules": study_pages.schedules_page,
     "grid": study_pages.grid_page,
 }
 
 TITLES = {
     "summary": "In short",
     **{table.key: table.title for table in TABLES},
+    "longest": "After the longest training, in every metric",
     "steps": "What a step takes",
     "differences": "Where ours differs from print",
     "causes": "What may lie behind the differences",
@@ -72,6 +74,7 @@ def sections(grouped: Grouped, printed: dict[str, Any], times: StepTimes | None)
             yield each.key, STUDIES[each.key](grouped, printed)
         else:
             yield each.key, small_images(each, grouped, printed)
+    yield "longest", budget_page.longest_page(grouped, printed)
     yield "steps", steps_page(times)
     yield "differences", differences(grouped, printed)
     yield "causes", causes(grouped, printed)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from arcvq.tables.experiments import ARC, BEYOND, GRADIENT, SCHEDULES, Experiment
-from arcvq.tables.runs import BUDGET_RUNS, SAMP_RUNS, TUNING_RUNS
-from arcvq.tables.studies import GRID, HEAVIER, RECIPE
+from arcvq.tables.experiments import ARC, BEYOND, GRADIENT, Experiment
+from arcvq.tables.runs import BUDGET_RUNS, RECIPE_RUNS, SAMP_RUNS, TUNING_RUNS
+from arcvq.tables.studies import GRID, HEAVIER, SHAPED
 
 ALL = ("l1", "psnr", "ssim", "lpips", "rfid")
 FOUR = ("psnr", "ssim", "lpips", "rfid")
@@ -160,11 +160,11 @@ TABLES: tuple[Table | PrintedTable, ...] = (
           (Row("released code", "released-code", None), ARCVQ)),
     Table("gradient", "Study: the ArcLoss with a gradient to the codes", (ARCVQ, *_own(GRADIENT)), data=("cifar10",)),
     Table("tuning", "Study: learning rate and its schedule, for every system", _own(TUNING_RUNS), data=("cifar10",)),
-    Table("recipe", "Study: a better recipe", _own(RECIPE), data=("cifar10",)),
+    Table("recipe", "Study: a better recipe", _own(RECIPE_RUNS), data=("cifar10",)),
     Table("budgets", "Study: quality against training time", _own(BUDGET_RUNS), data=("cifar10",)),
     Table("samp", "Study: the recipe with ball and ArcLoss, and without", _own(SAMP_RUNS), data=("cifar10",), seeds=(1, 2, 3)),
     Table("scaffold", "The recipe as a preset", (Row("arcvq-scaffold", "arcvq-scaffold", None),), seeds=(1, 2, 3)),
-    Table("schedules", "Study: other schedules of the ArcLoss and of the norm bound", (ARCVQ, *_own(SCHEDULES)), data=("cifar10",)),
+    Table("schedules", "Study: other schedules of the ArcLoss and of the norm bound", _own(SHAPED), data=("cifar10",)),
     Table("grid", "Study: α × λ × learning rate", _own(GRID), data=("cifar10",)),
     Table("print", "Study: four times the weight on the reconstruction",
           tuple(row for own in (VQ, Row("CVQ-VAE", "cvq-vae"), ARCVQ) for row in (own, _heavier(own)))),

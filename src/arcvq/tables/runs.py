@@ -10,17 +10,17 @@ from arcvq.tables.experiments import (
     RELEASED,
     RIVALS,
     SCAFFOLD,
-    SCHEDULES,
     Experiment,
 )
-from arcvq.tables.studies import GRID, HEAVIER, RECIPE, budgets, tunings, with_and_without
+from arcvq.tables.studies import GRID, HEAVIER, RECIPE, SHAPED, budgets, finals, tunings, with_and_without_runs
 
-TUNING_RUNS, BUDGET_RUNS, SAMP_RUNS = tunings(CHOSEN), budgets(CHOSEN), with_and_without(CHOSEN)
+TUNING_RUNS, BUDGET_RUNS, SAMP_RUNS = tunings(CHOSEN), budgets(CHOSEN), with_and_without_runs(CHOSEN)
+RECIPE_RUNS = [*RECIPE, *finals(CHOSEN.get("finals", ())).values()]
 
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
     for experiment in (
         *RIVALS, *PARTS, *CONTINUOUS, *ARC, *BEYOND, *RELEASED, *SCAFFOLD,
-        *GRADIENT, *TUNING_RUNS, *RECIPE, *BUDGET_RUNS, *SAMP_RUNS, *SCHEDULES, *GRID, *HEAVIER.values(),
+        *GRADIENT, *TUNING_RUNS, *RECIPE_RUNS, *BUDGET_RUNS, *SAMP_RUNS, *SHAPED, *GRID, *HEAVIER.values(),
     )
 }  # fmt: skip

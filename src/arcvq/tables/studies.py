@@ -85,6 +85,17 @@ def in_fractions(growth: float, decay: float) -> tuple[str, ...]:
     )
 
 
+def in_steps(growth: float, decay: float, epochs: int) -> tuple[str, ...]:
+    """The same curves as in a training of so many epochs, whatever the length of this one."""
+    steps = NAMED_RUNS["cifar10"].steps * epochs / BUDGETS[-1]
+    return (
+        "--quantizer.ball.time=steps",
+        f"--quantizer.ball.alpha={growth / steps:.4g}",
+        "--quantizer.arc.time=steps",
+        f"--quantizer.arc.decay={decay / steps:.4g}",
+    )
+
+
 # What the paper's α·T and λ·T come to on CIFAR-10: the same curves, whatever the length of a run.
 PAPER_GROWTH = NAMED_RUNS["cifar10"].growth * NAMED_RUNS["cifar10"].steps
 PAPER_DECAY = NAMED_RUNS["cifar10"].decay * NAMED_RUNS["cifar10"].steps
@@ -100,11 +111,38 @@ GRID = [
 ]  # fmt: skip
 
 
+# ---- other schedules than exponential ones --------------------------------------------------------------------------------
+
+AS_IN_THE_PAPER = grid_name("same", "same", "1e-3")  # what they are beside
+
+
+def _shaped(part: str, kind: str, says: str, **settings: float) -> Experiment:
+    """One of M and γ along another curve, the other as it was."""
+    shape = [f"--quantizer.{part}.{key}={value}" for key, value in {"schedule": kind, **settings}.items()]
+    as_it_was = next(run for run in GRID if run.name == AS_IN_THE_PAPER).settings
+    return Experiment(f"schedule-{part}-{kind}", "arcvq-vae", (*as_it_was, *shape), says, quick=True)
+
+
+FIVE_TIMES = {"duration": 0.2}
+SHAPED = [
+    _shaped("arc", "constant", "γ stays 1"),
+    _shaped("arc", "linear", "γ falls in a line, to 0 at the end"),
+    _shaped("arc", "cosine", "γ falls along half a cosine, to 0 at the end"),
+    _shaped("arc", "oscillating", "γ falls to 0 and rises to 1 again, five times", **FIVE_TIMES),
+    _shaped("arc", "adaptive", "γ falls as the perplexity rises, to 0 at 0.8 K"),
+    _shaped("ball", "constant", "M stays 1"),
+    _shaped("ball", "linear", "M rises in a line, to 10 at the end"),
+    _shaped("ball", "cosine", "M rises along half a cosine, to 10 at the end"),
+    _shaped("ball", "oscillating", "M rises to 10 and falls to 1 again, five times", **FIVE_TIMES),
+]
+
+
 # ---- a better recipe ----------------------------------------------------------------------------------------------------
 
 # ArcLoss and ball hold the codebook up while it is built, and are taken down early: the weight is below a hundredth after
 # a sixth of the training, and the ball wider than any code by then.
-FAST = in_fractions(20, 30)
+EARLY = (20, 30)
+FAST = in_fractions(*EARLY)
 EUCLIDEAN = "--quantizer.metric=euclidean"
 NEITHER = ("--quantizer.arc=null", "--quantizer.ball=null")
 
@@ -179,12 +217,31 @@ CANDIDATES = [
 WITHOUT_SAMP = ("scaffold-neither", "scaffold-neither-likelihood", "scaffold-sq-neither", "scaffold-sq-neither-sphere")
 # What is left of a recipe without SAMP, by the preset that it stands on: held against it at every length.
 CONTROLS = {"arcvq-vae": "scaffold-neither", "sq-vae": "scaffold-sq-neither-sphere"}
-RECIPES = {candidate.name: candidate for candidate in CANDIDATES}
+# Level after a short training, candidates may differ after a long one: all that are so near to the best go on to a final.
+LEVEL = 0.05
+# In the final alone, beside the one that they are variants of: a short training has nearly the same curves.
+VARIANTS = {
+    "scaffold-sq-light": [
+        _on_draws("-brief", ", γ0 = 0.1, taken down in as many steps as in 100 epochs", *in_steps(*EARLY, 100), *_weight(weight=0.1)),
+        _on_draws("-briefer", ", γ0 = 0.1, taken down in as many steps as in 25 epochs", *in_steps(*EARLY, 25), *_weight(weight=0.1)),
+    ],
+}  # fmt: skip
+RECIPES = {each.name: each for each in (*CANDIDATES, *(each for some in VARIANTS.values() for each in some))}
 RECIPE_PRESET = "arcvq-scaffold"  # what the chosen one is shipped as
 RECIPE = [
     Experiment(f"recipe-{each.name}", each.preset, (*each.settings, *SHORT), each.says, quick=True)
     for each in CANDIDATES
 ]
+
+
+def finals(names: Iterable[str]) -> dict[str, Experiment]:
+    """Recipe → the long run that decides; on the same held-out images as the short ones."""
+    longest = f"--training.epochs={BUDGETS[-1]}"
+    return {
+        name: Experiment(f"final-{name}", each.preset, (*each.settings, longest, *SHORT[1:]), each.says)
+        for name in names
+        for each in (RECIPES[name],)
+    }
 
 
 # ---- quality against training time --------------------------------------------------------------------------------------
@@ -241,12 +298,20 @@ class Contender:
         ]
 
 
+def short_recipe(chosen: Mapping[str, Any]) -> Experiment | None:
+    """What was chosen after a short training, before the final."""
+    return RECIPES.get(chosen.get("short", chosen.get("recipe", "")))
+
+
 def recipe_contenders(chosen: Mapping[str, Any]) -> list[Contender]:
-    """The recipe as it was chosen, for the longest training at the lower rate too, as everyone; then what it is without SAMP."""
-    recipe = RECIPES.get(chosen.get("recipe", ""))
+    """The recipe as it was chosen, for the longest training at the lower rate too, as everyone; then, if that was another, what was
+    chosen before the final, and what is left without SAMP."""
+    recipe, before = RECIPES.get(chosen.get("recipe", "")), short_recipe(chosen)
     if recipe is None:
         return []
     found = [Contender(recipe.name, recipe)]
+    if before and before != recipe:
+        found.append(Contender(before.name, before))
     slower = (*recipe.settings, *learning(*LONG_RATE))
     if set(slower) != set(recipe.settings):
         run = Experiment(tuned_name(recipe.name, LONG_RATE), recipe.preset, slower, recipe.says)
@@ -280,8 +345,8 @@ SHORT_BUDGETS = BUDGETS[:3]
 
 
 def recipe_parts(chosen: Mapping[str, Any]) -> list[Contender]:
-    """The recipe without one part of SAMP, for short trainings: what either gives by itself."""
-    recipe = RECIPES.get(chosen.get("recipe", ""))
+    """What was chosen after a short training without one part of SAMP, for short trainings: what either gives by itself."""
+    recipe = short_recipe(chosen)
     if recipe is None or recipe.preset not in CONTROLS:
         return []
     without = {"ball": (SPHERE,) if recipe.preset == "sq-vae" else (), "arc": ()}
@@ -294,10 +359,18 @@ def recipe_parts(chosen: Mapping[str, Any]) -> list[Contender]:
     return found
 
 
-def with_and_without(chosen: Mapping[str, Any]) -> list[Experiment]:
-    """The short trainings of the recipe, of its control and of what it is without a part: what a difference of a few seeds needs."""
-    every = [each for each in recipe_contenders(chosen) if SHORT_BUDGETS[0] in each.lengths]
-    return [run for each in (*every, *recipe_parts(chosen)) for run in each.experiments()[: len(SHORT_BUDGETS)]]
+def with_and_without(chosen: Mapping[str, Any]) -> list[Contender]:
+    """What was chosen after a short training, without a part of SAMP and without both; nothing where there is no such control."""
+    recipe = short_recipe(chosen)
+    if recipe is None or recipe.preset not in CONTROLS:
+        return []
+    control = CONTROLS[recipe.preset]
+    return [Contender(recipe.name, recipe), *recipe_parts(chosen), Contender(control, RECIPES[control])]
+
+
+def with_and_without_runs(chosen: Mapping[str, Any]) -> list[Experiment]:
+    """The short trainings among them: what a difference of a few seeds needs."""
+    return [run for each in with_and_without(chosen) for run in each.experiments()[: len(SHORT_BUDGETS)]]
 
 
 # ---- what may lie behind the printed numbers ----------------------------------------------------------------------------

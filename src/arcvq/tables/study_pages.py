@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from arcvq.tables.chosen import Tuned, choose, held_out, recipe_runs, scores, tried, tune
 from arcvq.tables.experiments import Experiment
 from arcvq.tables.results import (
+    METRICS,
     Result,
     alike,
     cell,
@@ -22,19 +23,27 @@ from arcvq.tables.results import (
 )
 from arcvq.tables.rows import NOTHING, Grouped
 from arcvq.tables.studies import (
+    AS_IN_THE_PAPER,
+    BUDGETS,
     CONTENDERS,
     DATA,
     GRID,
     GRID_RATES,
     LADDER,
     MULTIPLES,
+    RECIPE,
     RECIPES,
     SCHEDULES,
+    SHAPED,
     How,
+    finals,
     grid_name,
     tuning,
 )
 
+HEADINGS = ["candidate", "what it is", "PSNR, held out", "PSNR, exact", "usage"]
+QUICK = (("exact", "psnr"), ("exact", "usage"))
+WHOLE = (*QUICK, ("paper", "lpips"), ("paper", "rfid"))
 TIMES = {"third": "⅓ ×", "same": "1 ×", "triple": "3 ×"}
 
 
@@ -73,29 +82,58 @@ def _settled(each: Tuned) -> str:
 
 
 def recipe_page(grouped: Grouped, _: dict[str, Any]) -> list[str]:
-    """The candidates, best first; below them the three best of the tuned systems after as many epochs."""
-    named, runs = grouped.get(DATA, {}), recipe_runs()
-    found, chosen = scores(named, runs), choose(named).get("recipe")
-    ranked = sorted(runs, key=lambda name: -found[name].mean if name in found else 0.0)
+    """The candidates, best first; below them the three best of the tuned systems after as many epochs, and the final."""
+    named = grouped.get(DATA, {})
+    chosen = choose(named)
+    ran, lines, shown = _ranking(named, recipe_runs(controls=True), chosen.get("short", chosen.get("recipe")), QUICK)
+    rivals = [rival for system in CONTENDERS if (rival := best_of(named, system))]
+    for rival in sorted(rivals, key=lambda rival: -rival.psnr)[:3]:
+        results = of_run(named, rival.run)
+        says = "a tuned rival" if rival.settled else "a rival, its tuning open"
+        lines.append([rival.run, says, *short_cells(results)])
+        shown += results
+    page = table(HEADINGS, lines, left=2)
+    if "recipe" not in chosen:
+        return [*page, "", f"Open: {ran} of {len(RECIPE)} candidates tried.", *precision_note(shown)]
+    if "finals" in chosen:
+        last = finals(chosen["finals"])
+        ran, lines, also = _ranking(named, last, chosen["recipe"], WHOLE)
+        shown += also
+        decided = ran == len(last)
+        page += ["", f"The final, {BUDGETS[-1]} epochs, {'all' if decided else f'{ran} of {len(last)}'} tried:", ""]
+        page += table(
+            [*HEADINGS, *(f"{METRICS[metric][0]}, {protocol}" for protocol, metric in WHOLE[2:])], lines, left=2
+        )
+        if not decided:
+            page += ["", "Until all are, the choice of the shorter trainings stands."]
+    return [*page, "", f"Chosen: `{chosen['recipe']}`.", *precision_note(shown)]
+
+
+def _ranking(
+    named: dict[str, list[Result]], runs: dict[str, Experiment], chosen: str | None, columns: Sequence[tuple[str, str]]
+) -> tuple[int, list[list[str]], list[Result]]:
+    """How many of these recipes are tried, a row for each, best first, and what was measured of them."""
+    found, ran = scores(named, runs), tried(named, runs)
     measured = alike(named, (run.name for run in runs.values()))
-    ran = tried(named, runs)
-    rows = [
+    lines = [
         [
             _bold(name, name == chosen),
             RECIPES[name].says,
-            *short_cells(measured.get(runs[name].name, []), diverged=name in ran and name not in found),
+            *short_cells(measured.get(runs[name].name, []), columns, diverged=name in ran and name not in found),
         ]
-        for name in ranked
+        for name in sorted(runs, key=lambda name: -found[name].mean if name in found else 0.0)
     ]
-    rivals = [rival for system in CONTENDERS if (rival := best_of(named, system))]
-    nearest = {rival: of_run(named, rival.run) for rival in sorted(rivals, key=lambda rival: -rival.psnr)[:3]}
-    for rival, results in nearest.items():
-        says = "a tuned rival" if rival.settled else "a rival, its tuning open"
-        rows.append([rival.run, says, *short_cells(results)])
-    note = precision_note(r for results in (*measured.values(), *nearest.values()) for r in results)
-    headings = ["candidate", "what it is", "PSNR, held out", "PSNR, exact", "usage"]
-    settled = f"Chosen: `{chosen}`." if chosen else f"Open: {len(ran)} of {len(runs)} candidates tried."
-    return [*table(headings, rows, left=2), "", settled, *note]
+    return len(ran), lines, [result for results in measured.values() for result in results]
+
+
+def schedules_page(grouped: Grouped, _: dict[str, Any]) -> list[str]:
+    """The paper's exponential curves, and one of them along another."""
+    named = grouped.get(DATA, {})
+    says = {AS_IN_THE_PAPER: "M = exp(α·t), γ = exp(−λ·t)", **{run.name: run.says for run in SHAPED}}
+    measured = alike(named, says)
+    rows = [[f"`{name}`", what, *short_cells(measured.get(name, []))] for name, what in says.items()]
+    shown = [result for results in measured.values() for result in results]
+    return [*table(["run", *HEADINGS[1:]], rows, left=2), *precision_note(shown)]
 
 
 @dataclass(frozen=True)
@@ -116,12 +154,16 @@ def best_of(named: dict[str, list[Result]], system: str) -> Best | None:
     return Best(system, tuning(system, [how])[how].name, each.scores[how].mean, each.settled)
 
 
-def short_cells(results: list[Result], diverged: bool = False) -> list[str]:
+def short_cells(
+    results: list[Result], columns: Sequence[tuple[str, str]] = QUICK, *, diverged: bool = False
+) -> list[str]:
+    """PSNR on held-out images, then what the test set says."""
     if diverged or collapsed(results):
-        return ["diverged" if diverged else "collapsed", NOTHING, NOTHING]
-    found = held_out(results)
-    cells = [metric_text(metric, cell(results, "exact", metric), len(results), NOTHING) for metric in ("psnr", "usage")]
-    return [metric_text("psnr", found, len(results), NOTHING), *cells]
+        return ["diverged" if diverged else "collapsed", *[NOTHING] * len(columns)]
+    cells = [
+        metric_text(metric, cell(results, protocol, metric), len(results), NOTHING) for protocol, metric in columns
+    ]
+    return [metric_text("psnr", held_out(results), len(results), NOTHING), *cells]
 
 
 def grid_page(grouped: Grouped, _: dict[str, Any]) -> list[str]:

@@ -9,7 +9,7 @@ from arcvq.tables.chosen import recipe_runs, scores
 from arcvq.tables.paper import TABLE_1, TABLES, Table
 from arcvq.tables.results import METRICS, Result, alike, cell, metric_text, number, precisions, revision_mark
 from arcvq.tables.rows import ABSENT, Grouped
-from arcvq.tables.studies import BUDGETS, CONTENDERS, DATA, WITHOUT_SAMP
+from arcvq.tables.studies import BUDGETS, CONTENDERS, DATA
 from arcvq.tables.study_pages import best_of
 
 # What systems are ranked by: by PSNR as it should be measured, by rFID as the paper measures it, and by how much of the codebook lives.
@@ -58,7 +58,7 @@ def tuned(named: dict[str, list[Result]]) -> list[str]:
     ranked = sorted(found, key=lambda best: -best.psnr)
     said = ", ".join(f"{best.system} {number('psnr', best.psnr)}" for best in ranked)
     lines = [f"{DATA}, 100 epochs, each at the best rate and schedule tried, PSNR on held-out images: {said}."]
-    tried = {name: score for name, score in scores(named, recipe_runs()).items() if name not in WITHOUT_SAMP}
+    tried = scores(named, recipe_runs())
     if tried:
         first = max(tried, key=lambda name: tried[name].mean)
         lines.append(
