@@ -369,8 +369,9 @@ def with_and_without(chosen: Mapping[str, Any]) -> list[Contender]:
 
 
 def with_and_without_runs(chosen: Mapping[str, Any]) -> list[Experiment]:
-    """The short trainings among them: what a difference of a few seeds needs."""
-    return [run for each in with_and_without(chosen) for run in each.experiments()[: len(SHORT_BUDGETS)]]
+    """The short trainings among them, and the longest without both, whose seeds differ: what a difference of a few seeds needs."""
+    every = [each.experiments() for each in with_and_without(chosen)]
+    return [run for runs in every for run in runs[: len(SHORT_BUDGETS)]] + [runs[-1] for runs in every[-1:]]
 
 
 # ---- what may lie behind the printed numbers ----------------------------------------------------------------------------
