@@ -21,6 +21,8 @@ def test_the_tables_of_the_studies(folder: Path, add: Add) -> None:
     add("grid-alpha-third-decay-same-lr1e-3", exact={"usage": 0.75}, looks={100.0: 23.0}, holdout=5000, epochs=100)
     for name, psnr in (("grid-alpha-same-decay-same-lr1e-3", 23.2), ("schedule-arc-linear", 22.5)):
         add(name, exact={"psnr": 22.0, "usage": 0.5}, looks={100.0: psnr}, holdout=5000, epochs=100)
+    for name, psnr, usage in (("tune-vq-vae-lr1e-3-cosine", 24.0, 0.9), ("top-vq-vae-early", 21.5, 0.25)):
+        add(name, exact={"psnr": 20.0, "usage": usage}, looks={100.0: psnr}, holdout=5000, epochs=100)
     page = results_page(folder, None)
     assert rows(page, "tuning", "vq-vae")[0] == [
         "vq-vae",
@@ -42,6 +44,8 @@ def test_the_tables_of_the_studies(folder: Path, add: Add) -> None:
     assert rows(page, "recipe", "scaffold-ema")[0][2:] == ["24.25", "24.25", "90.0%"]
     assert "Chosen: `scaffold-rotation`." in block(page, "recipe")
     assert rows(page, "grid", "α ⅓ ×", "λ 1 ×")[0][2:] == ["–", "23.00, 75.0%"]
+    (only,) = rows(page, "on-top")[2:]
+    assert only == ["vq-vae", "1e-3", "24.00, 90.0%", "–", "21.50, 25.0%"]
     shapes = [(line[0], *line[2:]) for line in rows(page, "schedules")[2:]]
     assert shapes[0] == ("`grid-alpha-same-decay-same-lr1e-3`", "23.20", "22.00", "50.0%")
     assert ("`schedule-arc-linear`", "22.50", "22.00", "50.0%") in shapes

@@ -22,7 +22,19 @@ from arcvq.training import RunFolder
 from arcvq.training.environment import today
 
 SMALL = {table.key: table for table in TABLES if isinstance(table, Table)}
-STUDIES = ("released-code", "gradient", "tuning", "recipe", "print", "budgets", "samp", "scaffold", "schedules", "grid")
+STUDIES = (
+    "released-code",
+    "gradient",
+    "tuning",
+    "recipe",
+    "print",
+    "budgets",
+    "samp",
+    "scaffold",
+    "schedules",
+    "on-top",
+    "grid",
+)
 # Models of these are worth keeping.
 KEPT = (*SMALL["table1"].runs(), *SMALL["scaffold"].runs())
 # The order that is worth most soonest: a table with one seed, its ablations, then more seeds, then the rest.

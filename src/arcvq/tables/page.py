@@ -36,6 +36,7 @@ STUDIES: dict[str, Callable[[Grouped, dict[str, Any]], list[str]]] = {
     "budgets": budget_page.budgets_page,
     "samp": budget_page.samp_page,
     "schedules": study_pages.schedules_page,
+    "on-top": study_pages.on_top_page,
     "grid": study_pages.grid_page,
 }
 

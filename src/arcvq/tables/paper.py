@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from arcvq.tables.experiments import ARC, BEYOND, GRADIENT, Experiment
-from arcvq.tables.runs import BUDGET_RUNS, RECIPE_RUNS, SAMP_RUNS, TUNING_RUNS
+from arcvq.tables.runs import BUDGET_RUNS, ON_TOP_RUNS, RECIPE_RUNS, SAMP_RUNS, TUNING_RUNS
 from arcvq.tables.studies import GRID, HEAVIER, SHAPED
 
 ALL = ("l1", "psnr", "ssim", "lpips", "rfid")
@@ -165,6 +165,7 @@ TABLES: tuple[Table | PrintedTable, ...] = (
     Table("samp", "Study: the recipe with ball and ArcLoss, and without", _own(SAMP_RUNS), data=("cifar10",), seeds=(1, 2, 3)),
     Table("scaffold", "The recipe as a preset", (Row("arcvq-scaffold", "arcvq-scaffold", None),), seeds=(1, 2, 3)),
     Table("schedules", "Study: other schedules of the ArcLoss and of the norm bound", _own(SHAPED), data=("cifar10",)),
+    Table("on-top", "Study: the prior on top of other quantizers", _own(ON_TOP_RUNS), data=("cifar10",)),
     Table("grid", "Study: α × λ × learning rate", _own(GRID), data=("cifar10",)),
     Table("print", "Study: four times the weight on the reconstruction",
           tuple(row for own in (VQ, Row("CVQ-VAE", "cvq-vae"), ARCVQ) for row in (own, _heavier(own)))),

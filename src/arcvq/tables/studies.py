@@ -244,6 +244,33 @@ def finals(names: Iterable[str]) -> dict[str, Experiment]:
     }
 
 
+# ---- SAMP on top of other quantizers --------------------------------------------------------------------------------------
+
+# System → its preset with SAMP. SQ-VAE is what the recipe stands on, and is tried there.
+ON_TOP = {
+    "vq-vae": "arcvq-vae", "vq-vae-ema": "vq-vae-ema-samp", "cvq-vae": "cvq-vae-samp", "simvq": "simvq-samp",
+    "vq-vae-rotation": "vq-vae-rotation-samp",
+}  # fmt: skip
+CURVES = {"paper": in_fractions(PAPER_GROWTH, PAPER_DECAY), "early": FAST}
+
+
+def on_top(chosen: Mapping[str, Any]) -> dict[tuple[str, str], Experiment]:
+    """System and curves of M and γ → the run with SAMP, at the rate that was chosen for the system without it, under cosine decay.
+    Codes are chosen by distance, as without it."""
+    rates = {system: hows["cosine"] for system, hows in chosen.get("tuned", {}).items() if "cosine" in hows}
+    return {
+        (system, kind): Experiment(
+            f"top-{system}-{kind}",
+            ON_TOP[system],
+            (*SHORT, *learning(rates[system], "cosine"), *curves, EUCLIDEAN),
+            quick=True,
+        )
+        for system in ON_TOP
+        if system in rates
+        for kind, curves in CURVES.items()
+    }
+
+
 # ---- quality against training time --------------------------------------------------------------------------------------
 
 

@@ -26,6 +26,7 @@ from arcvq.tables.studies import (
     AS_IN_THE_PAPER,
     BUDGETS,
     CONTENDERS,
+    CURVES,
     DATA,
     GRID,
     GRID_RATES,
@@ -38,6 +39,7 @@ from arcvq.tables.studies import (
     How,
     finals,
     grid_name,
+    on_top,
     tuning,
 )
 
@@ -164,6 +166,24 @@ def short_cells(
         metric_text(metric, cell(results, protocol, metric), len(results), NOTHING) for protocol, metric in columns
     ]
     return [metric_text("psnr", held_out(results), len(results), NOTHING), *cells]
+
+
+def on_top_page(grouped: Grouped, _: dict[str, Any]) -> list[str]:
+    """Each system alone, at the best rate under cosine decay, and with SAMP at that rate."""
+    named = grouped.get(DATA, {})
+    runs = on_top(choose(named))
+    if not runs:
+        return ["No system is tuned yet."]
+    alone = {system: tune(named, system).best["cosine"] for system, _ in runs}
+    base = {system: tuning(system, [(rate, "cosine")])[rate, "cosine"].name for system, rate in alone.items()}
+    measured = alike(named, [*base.values(), *(run.name for run in runs.values())])
+    rows = [
+        [system, rate, _psnr_and_usage(measured.get(base[system], []))]
+        + [_psnr_and_usage(measured.get(runs[system, kind].name, [])) for kind in CURVES]
+        for system, rate in alone.items()
+    ]
+    note = precision_note(result for results in measured.values() for result in results)
+    return [*table(["system", "rate", "alone", "the paper's curves", "taken down early"], rows), *note]
 
 
 def grid_page(grouped: Grouped, _: dict[str, Any]) -> list[str]:
