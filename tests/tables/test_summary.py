@@ -13,7 +13,7 @@ Add = Callable[..., None]
 
 def test_the_page_in_short(folder: Path, add: Add) -> None:
     said = block(results_page(folder, None), "summary")
-    assert said.startswith("- Not whole yet: table1 (0 of 10 rows), table4 (0 of 14 rows), ")
+    assert said.startswith("- Not whole yet: table1 (0 of 30 runs), table4 (0 of 14 runs), ")
     add("vq-vae-bf16", exact={"psnr": 24.0, "usage": 0.5}, paper={"psnr": 24.0, "rfid": 30.0}, precision="bf16")
     for seed, psnr in ((1, 24.5), (2, 24.7)):
         measured = {"psnr": psnr, "rfid": 28.0, "usage": 0.75}
@@ -23,9 +23,9 @@ def test_the_page_in_short(folder: Path, add: Add) -> None:
     assert "- cifar10, published settings in bf16, rFID (`paper`): ArcVQ-VAE 28.00, VQ-VAE 30.00." in said
     assert "- cifar10, published settings in bf16, usage (`exact`): ArcVQ-VAE 75.0%, VQ-VAE 50.0%." in said
     assert "- cifar10, ArcVQ-VAE over VQ-VAE in PSNR (`paper`): +0.60 dB, in print +1.46." in said
-    assert "table1 (2 of 10 rows)" in said
+    assert "table1 (3 of 30 runs)" in said
     add("cvq-vae-bf16", diverged="at step 9", precision="bf16")  # it is not run again
-    assert "table1 (3 of 10 rows)" in block(results_page(folder, None), "summary")
+    assert "table1 (4 of 30 runs)" in block(results_page(folder, None), "summary")
     assert "mnist, " not in said
     assert "recipe, as long" not in said
     tune(add, "vq-vae", *BEST_AT_1E_3)

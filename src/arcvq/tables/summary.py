@@ -75,11 +75,13 @@ def beside_rivals(named: dict[str, list[Result]]) -> list[str]:
 
 
 def progress(grouped: Grouped) -> list[str]:
-    """How many of a table's runs are there, or diverged; those that are whole are not named."""
+    """How many of a table's runs are there, or diverged, each seed a run; those that are whole are not named."""
     lacking = []
     for each in (table for table in TABLES if isinstance(table, Table)):
-        wanted = [(data, row) for data in each.data for row in each.rows]
-        there = sum(bool(alike(grouped.get(data, {}), [row.run], diverged=True)) for data, row in wanted)
-        if there < len(wanted):
-            lacking.append(f"{each.key} ({there} of {len(wanted)} rows)")
+        rows = [
+            alike(grouped.get(data, {}), [run], diverged=True).get(run, []) for data in each.data for run in each.runs()
+        ]
+        there = sum(len({result.seed for result in row} & set(each.seeds)) for row in rows)
+        if there < len(rows) * len(each.seeds):
+            lacking.append(f"{each.key} ({there} of {len(rows) * len(each.seeds)} runs)")
     return [f"Not whole yet: {', '.join(lacking)}."] if lacking else []
