@@ -28,12 +28,13 @@ from arcvq.tables.studies import (
     recipe_contenders,
 )
 
-# Enough for every contender, the recipe and its control, and to be told apart.
+# Enough for every contender, the recipe before its final and after, and its control, and to be told apart.
 COLOURS = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C564B", "#7F7F7F", "#BCBD22", "#9467BD", "#17BECF", "#000000",
-    "#999933",
+    "#999933", "#AA4499",
 )  # fmt: skip
 FIRST_EPOCH = 5  # before it nothing has happened
+UPPER_END = 1.5  # dB below the best, where the tuned ones are close together
 
 
 @dataclass(frozen=True)
@@ -102,10 +103,11 @@ def budget_curves(named: Mapping[str, list[Result]], before: str | None, times: 
 
 
 def draw(found: list[Curve], device: str) -> str:
-    """Over epochs and, where steps were timed, over seconds."""
+    """Over epochs and, where steps were timed, over seconds: PSNR, its upper end once more, and usage."""
     timed = any(curve.epoch_seconds is not None for curve in found)
-    figure = Figure(figsize=(11, 8), layout="constrained", facecolor="white")
-    axes: Any = figure.subplots(2, 1 + timed, sharey="row", squeeze=False)
+    figure = Figure(figsize=(11, 11), layout="constrained", facecolor="white")
+    axes: Any = figure.subplots(3, 1 + timed, sharey="row", squeeze=False)
+    quantities = (("PSNR, exact", 1), (f"the upper {UPPER_END} dB of it", 1), ("share of codes in use", 2))
     systems = list(dict.fromkeys(curve.system for curve in found))
     for curve in found:
         colour = COLOURS[systems.index(curve.system) % len(COLOURS)]
@@ -120,19 +122,19 @@ def draw(found: list[Curve], device: str) -> str:
         for column, scale in enumerate((1.0, curve.epoch_seconds)):
             if scale is not None:
                 times = [point[0] * scale for point in curve.points]
-                for row in (0, 1):
-                    axes[row][column].plot(times, [point[row + 1] for point in curve.points], label=curve.name, **style)
+                for row, (_, which) in enumerate(quantities):
+                    axes[row][column].plot(times, [point[which] for point in curve.points], label=curve.name, **style)
     labels = ("epochs", f"seconds of training on {device}, alone")[: 1 + timed]
-    for row, quantity in enumerate(("PSNR, exact", "share of codes in use")):
+    for row, (quantity, _) in enumerate(quantities):
         for column, label in enumerate(labels):
             axes[row][column].set(xscale="log", xlabel=label, ylabel=quantity)
             axes[row][column].grid(alpha=0.3, linewidth=0.5)
-    axes[1][0].set_ylim(0, 1.03)
+        axes[row][0].set_xticks(BUDGETS, [str(epochs) for epochs in BUDGETS])
     lengths_apart = [point[1] for curve in found if curve.whole for point in curve.points]
     if lengths_apart:  # looks at a training that has hardly begun would take up most of the room
         axes[0][0].set_ylim(bottom=min(lengths_apart) - 0.5)
-    axes[0][0].set_xticks(BUDGETS, [str(epochs) for epochs in BUDGETS])
-    axes[1][0].set_xticks(BUDGETS, [str(epochs) for epochs in BUDGETS])
+        axes[1][0].set_ylim(max(lengths_apart) - UPPER_END, max(lengths_apart) + 0.1)
+    axes[2][0].set_ylim(0, 1.03)
     if found:
         figure.legend(
             *axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8, frameon=False
