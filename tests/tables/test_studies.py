@@ -22,7 +22,9 @@ from arcvq.tables.studies import (
     STRETCHED,
     WITHOUT_SAMP,
     budgets,
+    on_top,
     recipe_parts,
+    tuning,
     tunings,
 )
 
@@ -123,6 +125,22 @@ def test_short_runs_differ_in_what_is_studied_alone() -> None:
     quantizer: Any = load_system("cifar10/arcvq-vae", same.settings).quantizer
     # The paper's α·T and λ·T: 24,500 steps at 3e-4 and 5e-4.
     assert (quantizer.ball.alpha, quantizer.arc.decay) == pytest.approx((7.35, 12.25), rel=1e-3)
+
+
+@pytest.mark.parametrize(("system", "kind"), on_top(CHOSEN))
+def test_on_top_of_a_quantizer_nothing_but_the_prior_is_new(system: str, kind: str) -> None:
+    run = on_top(CHOSEN)[system, kind]
+    ((_, plain),) = tuning(system, [(CHOSEN["tuned"][system]["cosine"], "cosine")]).items()
+    alone: Any = load_system(f"cifar10/{system}", plain.settings)
+    topped: Any = load_system(f"cifar10/{run.preset}", run.settings)
+    assert topped.quantizer.arc is not None
+    assert topped.quantizer.ball is not None
+    for part in ("data", "tokenizer", "objective", "training"):
+        assert getattr(topped, part) == getattr(alone, part)
+    # The ball puts codes on the sphere in its first step, and there they start.
+    without = {"arc": None, "ball": None, "start": alone.quantizer.start}
+    shared = {key: value for key, value in asdict(alone.quantizer).items() if key not in ("arc", "ball")}
+    assert asdict(replace(topped.quantizer, **without)).items() >= shared.items()
 
 
 @pytest.mark.parametrize("run", [*RECIPE, *HEAVIER.values()], ids=lambda run: run.name)

@@ -143,7 +143,7 @@ SHAPED = [
 # a sixth of the training, and the ball wider than any code by then.
 EARLY = (20, 30)
 FAST = in_fractions(*EARLY)
-EUCLIDEAN = "--quantizer.metric=euclidean"
+EUCLIDEAN, ANGULAR = "--quantizer.metric=euclidean", "--quantizer.metric=cosine"
 NEITHER = ("--quantizer.arc=null", "--quantizer.ball=null")
 
 
@@ -251,18 +251,20 @@ ON_TOP = {
     "vq-vae": "arcvq-vae", "vq-vae-ema": "vq-vae-ema-samp", "cvq-vae": "cvq-vae-samp", "simvq": "simvq-samp",
     "vq-vae-rotation": "vq-vae-rotation-samp",
 }  # fmt: skip
+# Of them, those that choose codes by angle; the others choose by distance.
+BY_ANGLE = ("cvq-vae",)
 CURVES = {"paper": in_fractions(PAPER_GROWTH, PAPER_DECAY), "early": FAST}
 
 
 def on_top(chosen: Mapping[str, Any]) -> dict[tuple[str, str], Experiment]:
     """System and curves of M and γ → the run with SAMP, at the rate that was chosen for the system without it, under cosine decay.
-    Codes are chosen by distance, as without it."""
+    Codes are chosen by distance or by angle, as without it."""
     rates = {system: hows["cosine"] for system, hows in chosen.get("tuned", {}).items() if "cosine" in hows}
     return {
         (system, kind): Experiment(
             f"top-{system}-{kind}",
             ON_TOP[system],
-            (*SHORT, *learning(rates[system], "cosine"), *curves, EUCLIDEAN),
+            (*SHORT, *learning(rates[system], "cosine"), *curves, ANGULAR if system in BY_ANGLE else EUCLIDEAN),
             quick=True,
         )
         for system in ON_TOP
