@@ -127,6 +127,12 @@ def test_short_runs_differ_in_what_is_studied_alone() -> None:
     assert (quantizer.ball.alpha, quantizer.arc.decay) == pytest.approx((7.35, 12.25), rel=1e-3)
 
 
+def test_another_rate_on_top_of_a_quantizer_is_another_run() -> None:
+    (one, other) = (on_top({"tuned": {"simvq": {"cosine": rate}}})["simvq", "early"] for rate in ("2e-3", "4e-3"))
+    assert (one.name, other.name) == ("top-simvq-lr2e-3-cosine-early", "top-simvq-lr4e-3-cosine-early")
+    assert on_top({"tuned": {"simvq": {"constant": "2e-3"}, "fsq": {"cosine": "2e-3"}}}) == on_top({}) == {}
+
+
 @pytest.mark.parametrize(("system", "kind"), on_top(CHOSEN))
 def test_on_top_of_a_quantizer_nothing_but_the_prior_is_new(system: str, kind: str) -> None:
     run = on_top(CHOSEN)[system, kind]

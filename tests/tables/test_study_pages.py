@@ -21,7 +21,7 @@ def test_the_tables_of_the_studies(folder: Path, add: Add) -> None:
     add("grid-alpha-third-decay-same-lr1e-3", exact={"usage": 0.75}, looks={100.0: 23.0}, holdout=5000, epochs=100)
     for name, psnr in (("grid-alpha-same-decay-same-lr1e-3", 23.2), ("schedule-arc-linear", 22.5)):
         add(name, exact={"psnr": 22.0, "usage": 0.5}, looks={100.0: psnr}, holdout=5000, epochs=100)
-    for name, psnr, usage in (("tune-vq-vae-lr1e-3-cosine", 24.0, 0.9), ("top-vq-vae-early", 21.5, 0.25)):
+    for name, psnr, usage in (("tune-vq-vae-lr1e-3-cosine", 24.0, 0.9), ("top-vq-vae-lr1e-3-cosine-early", 21.5, 0.25)):
         add(name, exact={"psnr": 20.0, "usage": usage}, looks={100.0: psnr}, holdout=5000, epochs=100)
     page = results_page(folder, None)
     assert rows(page, "tuning", "vq-vae")[0] == [

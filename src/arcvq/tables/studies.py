@@ -258,11 +258,11 @@ CURVES = {"paper": in_fractions(PAPER_GROWTH, PAPER_DECAY), "early": FAST}
 
 def on_top(chosen: Mapping[str, Any]) -> dict[tuple[str, str], Experiment]:
     """System and curves of M and γ → the run with SAMP, at the rate that was chosen for the system without it, under cosine decay.
-    Codes are chosen by distance or by angle, as without it."""
+    Codes are chosen by distance or by angle, as without it. The names say the rate, so that another is another run."""
     rates = {system: hows["cosine"] for system, hows in chosen.get("tuned", {}).items() if "cosine" in hows}
     return {
         (system, kind): Experiment(
-            f"top-{system}-{kind}",
+            f"top-{tuned_name(system, (rates[system], 'cosine'))}-{kind}",
             ON_TOP[system],
             (*SHORT, *learning(rates[system], "cosine"), *curves, ANGULAR if system in BY_ANGLE else EUCLIDEAN),
             quick=True,

@@ -171,10 +171,11 @@ def short_cells(
 def on_top_page(grouped: Grouped, _: dict[str, Any]) -> list[str]:
     """Each system alone, at the best rate under cosine decay, and with SAMP at that rate."""
     named = grouped.get(DATA, {})
-    runs = on_top(choose(named))
+    chosen = choose(named)
+    runs = on_top(chosen)
     if not runs:
         return ["No system is tuned yet."]
-    alone = {system: tune(named, system).best["cosine"] for system, _ in runs}
+    alone = {system: chosen["tuned"][system]["cosine"] for system, _ in runs}
     base = {system: tuning(system, [(rate, "cosine")])[rate, "cosine"].name for system, rate in alone.items()}
     measured = alike(named, [*base.values(), *(run.name for run in runs.values())])
     rows = [
