@@ -85,6 +85,19 @@ def test_what_diverges_is_tried_and_told(folder: Path, add: Add) -> None:
     assert rows(results_page(folder, None), "table1", "VQ-VAE", "ours, exact")[0][2] == "1"
 
 
+def test_every_study_tells_what_came_to_nothing(folder: Path, add: Add) -> None:
+    tune(add, "vq-vae", *BEST_AT_1E_3)
+    for name in ("schedule-arc-constant", "top-vq-vae-lr1e-3-cosine-paper", "grid-alpha-third-decay-same-lr3e-4"):
+        add(name, diverged="at step 9", looks={50.0: 30.0}, holdout=5000, epochs=100)
+    for name in ("schedule-arc-linear", "top-vq-vae-lr1e-3-cosine-early", "grid-alpha-third-decay-same-lr1e-3"):
+        add(name, exact={"psnr": 12.5, "usage": 1.0}, looks={0.0: 12.1, 100.0: 12.5}, holdout=5000, epochs=100)
+    page = results_page(folder, None)
+    assert rows(page, "schedules", "`schedule-arc-constant`")[0][2:] == ["diverged", "–", "–"]
+    assert rows(page, "schedules", "`schedule-arc-linear`")[0][2:] == ["collapsed", "–", "–"]
+    assert rows(page, "on-top", "vq-vae")[0][-2:] == ["diverged", "collapsed"]
+    assert rows(page, "grid", "α ⅓ ×", "λ 1 ×")[0][2:] == ["diverged", "collapsed"]
+
+
 def test_what_ends_as_bad_as_it_began_has_collapsed(folder: Path, add: Add) -> None:
     tune(add, "vq-vae", *BEST_AT_1E_3)
     (*_, last) = tuning("vq-vae").values()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from arcvq.tables.chosen import after, choose, lengths, presets
-from arcvq.tables.results import METRICS, Cell, Result, cell, collapsed, metric_text, number, precision_note, table
+from arcvq.tables.results import METRICS, Cell, Result, cell, fate, metric_text, number, precision_note, table
 from arcvq.tables.rows import ABSENT, NOTHING, Grouped
 from arcvq.tables.studies import (
     BUDGETS,
@@ -79,7 +79,7 @@ def _line(each: Contender, measured: Named, side: str) -> Line:
     for epochs in BUDGETS:
         if each.tells_of(epochs):
             of_length = measured.get(budget_name(each.name, epochs), [])
-            at[epochs] = Outcome(*after(measured, each, epochs), _fate(of_length))
+            at[epochs] = Outcome(*after(measured, each, epochs), fate(of_length))
     own = [measured[run] for n in each.lengths if (run := budget_name(each.name, n)) in measured]
     return Line(each.name, side, at, own[-1] if own else [])
 
@@ -88,15 +88,9 @@ def _as_they_are(named: Named, names: tuple[str, ...]) -> Iterator[Line]:
     every = presets(named)
     for preset in names:
         results = every.get(preset, [])
-        outcome = Outcome(cell(results, "exact", "psnr"), cell(results, "exact", "usage"), _fate(results))
+        outcome = Outcome(cell(results, "exact", "psnr"), cell(results, "exact", "usage"), fate(results))
         side = "rival" if preset in CONTENDERS else "recipe"
         yield Line(preset_name(preset), side, {LONGEST: outcome}, results)
-
-
-def _fate(results: list[Result]) -> str:
-    if results and all(result.diverged for result in results):
-        return "diverged"
-    return "collapsed" if collapsed(results) else ""
 
 
 def budgets_page(grouped: Grouped, printed: dict[str, Any]) -> list[str]:

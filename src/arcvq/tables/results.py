@@ -260,6 +260,13 @@ def collapsed(results: Iterable[Result]) -> bool:
     return bool(found) and all(found)
 
 
+def fate(results: Sequence[Result]) -> str:
+    """In a word, where no number tells it: diverged or collapsed."""
+    if results and all(result.diverged for result in results):
+        return "diverged"
+    return "collapsed" if collapsed(results) else ""
+
+
 def precisions(results: Iterable[Result]) -> str:
     """In words, where runs that stand together were not all computed in fp32."""
     found = sorted({result.precision for result in results})

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from arcvq.tables.chosen import Tuned, choose, held_out, recipe_runs, scores, tried, tune
+from arcvq.tables.chosen import Tuned, choose, held_out, recipe_runs, scores, tune
 from arcvq.tables.experiments import Experiment
 from arcvq.tables.results import (
     METRICS,
@@ -15,6 +15,7 @@ from arcvq.tables.results import (
     alike,
     cell,
     collapsed,
+    fate,
     metric_text,
     number,
     of_run,
@@ -114,25 +115,20 @@ def recipe_page(grouped: Grouped, _: dict[str, Any]) -> list[str]:
 def _ranking(
     named: dict[str, list[Result]], runs: dict[str, Experiment], chosen: str | None, columns: Sequence[tuple[str, str]]
 ) -> tuple[int, list[list[str]], list[Result]]:
-    """How many of these recipes are tried, a row for each, best first, and what was measured of them."""
-    found, ran = scores(named, runs), tried(named, runs)
-    measured = alike(named, (run.name for run in runs.values()))
+    """How many of these recipes are tried, a row for each, best first, and their results."""
+    found, ran = scores(named, runs), alike(named, (run.name for run in runs.values()), diverged=True)
     lines = [
-        [
-            _bold(name, name == chosen),
-            RECIPES[name].says,
-            *short_cells(measured.get(runs[name].name, []), columns, diverged=name in ran and name not in found),
-        ]
+        [_bold(name, name == chosen), RECIPES[name].says, *short_cells(ran.get(runs[name].name, []), columns)]
         for name in sorted(runs, key=lambda name: -found[name].mean if name in found else 0.0)
     ]
-    return len(ran), lines, [result for results in measured.values() for result in results]
+    return len(ran), lines, [result for results in ran.values() for result in results]
 
 
 def schedules_page(grouped: Grouped, _: dict[str, Any]) -> list[str]:
     """The paper's exponential curves, and one of them along another."""
     named = grouped.get(DATA, {})
     says = {AS_IN_THE_PAPER: "M = exp(α·t), γ = exp(−λ·t)", **{run.name: run.says for run in SHAPED}}
-    measured = alike(named, says)
+    measured = alike(named, says, diverged=True)
     rows = [[f"`{name}`", what, *short_cells(measured.get(name, []))] for name, what in says.items()]
     shown = [result for results in measured.values() for result in results]
     return [*table(["run", *HEADINGS[1:]], rows, left=2), *precision_note(shown)]
@@ -156,12 +152,10 @@ def best_of(named: dict[str, list[Result]], system: str) -> Best | None:
     return Best(system, tuning(system, [how])[how].name, each.scores[how].mean, each.settled)
 
 
-def short_cells(
-    results: list[Result], columns: Sequence[tuple[str, str]] = QUICK, *, diverged: bool = False
-) -> list[str]:
+def short_cells(results: list[Result], columns: Sequence[tuple[str, str]] = QUICK) -> list[str]:
     """PSNR on held-out images, then what the test set says."""
-    if diverged or collapsed(results):
-        return ["diverged" if diverged else "collapsed", *[NOTHING] * len(columns)]
+    if word := fate(results):
+        return [word, *[NOTHING] * len(columns)]
     cells = [
         metric_text(metric, cell(results, protocol, metric), len(results), NOTHING) for protocol, metric in columns
     ]
@@ -177,7 +171,7 @@ def on_top_page(grouped: Grouped, _: dict[str, Any]) -> list[str]:
         return ["No system is tuned yet."]
     alone = {system: chosen["tuned"][system]["cosine"] for system, _ in runs}
     base = {system: tuning(system, [(rate, "cosine")])[rate, "cosine"].name for system, rate in alone.items()}
-    measured = alike(named, [*base.values(), *(run.name for run in runs.values())])
+    measured = alike(named, [*base.values(), *(run.name for run in runs.values())], diverged=True)
     rows = [
         [system, rate, _psnr_and_usage(measured.get(base[system], []))]
         + [_psnr_and_usage(measured.get(runs[system, kind].name, [])) for kind in CURVES]
@@ -189,7 +183,7 @@ def on_top_page(grouped: Grouped, _: dict[str, Any]) -> list[str]:
 
 def grid_page(grouped: Grouped, _: dict[str, Any]) -> list[str]:
     """Multiples of the paper's α·T and λ·T."""
-    measured = alike(grouped.get(DATA, {}), (run.name for run in GRID))
+    measured = alike(grouped.get(DATA, {}), (run.name for run in GRID), diverged=True)
     rows = [
         [f"α {TIMES[growth]}", f"λ {TIMES[decay]}"]
         + [_psnr_and_usage(measured.get(grid_name(growth, decay, rate), [])) for rate in GRID_RATES]
@@ -201,6 +195,8 @@ def grid_page(grouped: Grouped, _: dict[str, Any]) -> list[str]:
 
 
 def _psnr_and_usage(results: list[Result]) -> str:
+    if word := fate(results):
+        return word
     psnr, usage = held_out(results), cell(results, "exact", "usage")
     return f"{number('psnr', psnr.mean)}, {number('usage', usage.mean)}" if psnr and usage else NOTHING
 
