@@ -98,3 +98,22 @@ def test_the_best_of_the_recipe_s_rows_stands_for_it(folder: Path, add: Add) -> 
     assert "no-ball" not in block(page, "budgets")
     assert rows(page, "budgets", "arcvq-scaffold, its preset")[0][-1] == "25.60 ± 0.28, 100.0%"
     assert rows(page, "scaffold", "arcvq-scaffold", "ours, exact")[0][2] == "2"
+
+
+def test_the_part_of_samp_is_told_beside_the_control_of_what_it_is_part_of(folder: Path, add: Add) -> None:
+    """Though what won the final may stand on another quantizer, and have another control or none."""
+    for other in ("rate-high", "cvq"):
+        try_recipes(add, **{"sq-lighter": 25.41, other: 25.40})
+        for name, psnr in (("sq-lighter", 25.0), (other, 25.5)):
+            add(f"final-scaffold-{name}", exact={"psnr": psnr}, looks={500.0: psnr}, holdout=5000)
+        for name, psnr in (
+            ("lighter", 24.0),
+            ("lighter-no-ball", 23.0),
+            ("lighter-no-arc", 22.0),
+            ("neither-sphere", 21.0),
+        ):
+            add(f"scaffold-sq-{name}-25epochs", epochs=25, exact={"psnr": psnr, "usage": 0.5})
+        page = results_page(folder, None)
+        assert f"Chosen: `scaffold-{other}`." in block(page, "recipe")
+        told = [f"{psnr}.00, 50.0%" for psnr in (24, 23, 22, 21)]
+        assert rows(page, "samp", "25")[0][1:] == [*told, "1, 1, 1, 1", "+3.00"]

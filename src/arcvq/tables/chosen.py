@@ -35,8 +35,8 @@ from arcvq.tables.studies import (
     budget_name,
     contenders,
     finals,
-    recipe_parts,
     tuning,
+    with_and_without,
 )
 
 FILE = Path(__file__).with_name("chosen.json")
@@ -144,9 +144,9 @@ def recipe_runs(*, controls: bool = False) -> dict[str, Experiment]:
 
 
 def lengths(named: Mapping[str, list[Result]]) -> dict[str, list[Result]]:
-    """The runs of the contenders at every length, and of what was chosen without a part, all in one precision."""
+    """The runs of the contenders at every length, and of what was chosen with SAMP and without, all in one precision."""
     chosen = choose(named)
-    runs = (run.name for each in (*contenders(chosen), *recipe_parts(chosen)) for run in each.experiments())
+    runs = (run.name for each in (*contenders(chosen), *with_and_without(chosen)) for run in each.experiments())
     return alike(named, runs, diverged=True)
 
 
