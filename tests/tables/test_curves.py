@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 from page_blocks import block, rows
-from study_results import BEST_AT_1E_3, named, tune
+from study_results import BEST_AT_1E_3, named, try_recipes, tune
 
 from arcvq import ArcvqError
 from arcvq.tables import results_page
@@ -62,6 +62,21 @@ def test_seconds_are_those_of_steps_that_had_the_device_alone(folder: Path, add:
     assert rows(results_page(folder, None), "steps", "cifar10/sq-vae", "fp32")[0][2:] == ["3.00", "–"]
     (curve,) = curves(named(folder), read_step_times(folder))
     assert curve.epoch_seconds is None
+
+
+def test_a_recipe_has_the_steps_of_its_preset_before_its_final_too(folder: Path, add: Add) -> None:
+    try_recipes(add, **{"sq-lighter": 25.41, "sq": 25.40})
+    for name, psnr in (("sq-lighter", 25.0), ("sq", 25.5)):
+        add(f"final-scaffold-{name}", exact={"psnr": psnr}, looks={500.0: psnr}, holdout=5000)
+    for name in ("sq", "sq-lighter", "sq-neither-sphere"):
+        add(f"scaffold-{name}-500epochs", exact={"psnr": 25.0, "usage": 1.0})
+    write_times(folder, ("cifar10/sq-vae", "fp32", 2.0), ("cifar10/arcvq-scaffold", "fp32", 3.0))
+    seconds = {curve.name: curve.epoch_seconds for curve in curves(named(folder), read_step_times(folder))}
+    assert seconds == {
+        "scaffold-sq": pytest.approx(49 * 3e-3),
+        "scaffold-sq-lighter": pytest.approx(49 * 3e-3),
+        "scaffold-sq-neither-sphere": pytest.approx(49 * 2e-3),
+    }
 
 
 def test_a_file_of_other_times_is_refused(folder: Path) -> None:

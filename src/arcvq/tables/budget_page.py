@@ -65,7 +65,7 @@ class Line:
 
 
 def budget_lines(named: Named) -> list[Line]:
-    """Presets as they are, everyone tuned, then the recipe without SAMP and the recipe."""
+    """Presets as they are, everyone tuned, then the recipe without SAMP, what was chosen before its final, and the recipe."""
     chosen, measured = choose(named), lengths(named)
     recipe = chosen.get("recipe")
     sides = dict.fromkeys(CONTENDERS, "rival") | {chosen.get("short"): "before", recipe: "recipe"}

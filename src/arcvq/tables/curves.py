@@ -13,6 +13,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from arcvq.tables.chosen import after, choose, lengths, presets
+from arcvq.tables.experiments import Experiment
 from arcvq.tables.results import Result
 from arcvq.tables.step_times import StepTimes
 from arcvq.tables.studies import (
@@ -50,7 +51,7 @@ class Curve:
 
 def curves(named: Mapping[str, list[Result]], times: StepTimes | None = None) -> Iterator[Curve]:
     """Of every system its preset's run, look by look, then the best that tuning made of it, length by length; last the recipe so,
-    and what it is without SAMP."""
+    what was chosen before its final, and what it is without SAMP."""
     chosen, measured = choose(named), lengths(named)
     compared, as_they_are = contenders(chosen), presets(named)
     for system in dict.fromkeys([*CONTENDERS, *(each.system for each in recipe_contenders(chosen))]):
@@ -69,8 +70,14 @@ def curves(named: Mapping[str, list[Result]], times: StepTimes | None = None) ->
         points = [point for epochs in BUDGETS for point in _better(measured, tuned, epochs)]
         if points:
             name = f"{system}, tuned" if system in CONTENDERS else system
-            timed = preset if preset == RECIPE_PRESET else tuned[0].run.preset
-            yield Curve(name, system, points, True, epoch_seconds(timed, own, times))
+            yield Curve(name, system, points, True, epoch_seconds(_timed(tuned[0].run, chosen), own, times))
+
+
+def _timed(run: Experiment, chosen: Mapping[str, Any]) -> str:
+    """The preset whose steps take as long: the recipe's of what, like it, puts SAMP on the same quantizer."""
+    recipe = RECIPES.get(chosen.get("recipe", ""))
+    with_samp = run.name in RECIPES and run.name not in WITHOUT_SAMP
+    return RECIPE_PRESET if recipe and with_samp and run.preset == recipe.preset else run.preset
 
 
 def _better(
