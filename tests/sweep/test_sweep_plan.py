@@ -11,6 +11,7 @@ import torch
 
 from arcvq import ArcvqError
 from arcvq.report import print_plan
+from arcvq.storage import write_json
 from arcvq.sweep import Places, Plan, choose_runs, make_plan
 from arcvq.systems import load_system, preset_names
 from arcvq.tables import EXPERIMENTS
@@ -323,16 +324,19 @@ def test_a_wrong_setting_is_told_before_anything_starts(places: Places) -> None:
 def test_a_suffix_tells_of_no_other_precision(places: Places) -> None:
     """Tables read the precision off the name, so `vq-vae-bf16` must not be trained in fp32."""
     given: Any = {"data": ["cifar10"], "seeds": [1], "only": ["vq-vae"], "suffix": "bf16"}
-    message = r"--suffix bf16: .* cifar10/vq-vae-bf16-seed1 would be trained in fp32: say --training\.precision bf16"
+    message = r"--suffix bf16: .* cifar10/vq-vae-bf16-seed1 would be one in fp32: say --training\.precision bf16"
     for settings in ([], ["--training.precision", "fp32"]):
         with pytest.raises(ArcvqError, match=message):
             plan_of("table1", places, settings=settings, **given)
     assert plan_of("table1", places, settings=["--training.precision", "bf16"], **given).open
     assert plan_of("table1", places, **given | {"suffix": "mine"}).open
-    # What is only to be measured has its precision already.
-    (places.runs / "cifar10" / "vq-vae-bf16-seed1").mkdir(parents=True)
-    (places.runs / "cifar10" / "vq-vae-bf16-seed1" / "training.json").write_text("{}")
-    assert plan_of("table1", places, **given).open[0].trained
+    # Nor measured, if it was trained so already.
+    write_json(places.runs / "cifar10" / "vq-vae-bf16-seed1" / "training.json", {})
+    with pytest.raises(ArcvqError, match=message):
+        plan_of("table1", places, **given)
+    # What is only to be measured again has told its precision.
+    result(places, "cifar10/vq-vae-bf16-seed1", protocols=["exact"], precision="bf16")
+    assert plan_of("table1", places, complete=True, **given).open[0].trained
 
 
 def test_trial_steps_tell_the_time(places: Places, tiny_settings: Callable[..., list[str]]) -> None:

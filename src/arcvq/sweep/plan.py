@@ -127,7 +127,7 @@ def make_plan(
         each.completes = complete and each.state == "incomplete" and each.run.preset in preset_names()
         each.trained = each.run.trained(places)
         if each.open:
-            check_settings(each.run, trains=not each.trained)
+            check_settings(each.run, again=each.completes and each.trained)
     hold()
     results = read_results(places.results) if places.results.is_dir() else []
     times = Times(places.runs / "times.json", results, device_name(device), dry_runs=dry_runs, say=say)

@@ -262,14 +262,15 @@ def _evaluation(result: Result, quick: bool) -> float | None:
     return sum(p["seconds"] for p in protocols.values()) if alike else None
 
 
-def check_settings(run: Run, *, trains: bool = True) -> None:
-    """A wrong key is told before anything starts, and so is a name that would tell of another precision than the training's."""
+def check_settings(run: Run, *, again: bool = False) -> None:
+    """A wrong key is told before anything starts, and so is a name that would tell of another precision than the training's, unless
+    there is a result already and its weights are only measured again."""
     try:
         precision = load_system(run.preset, run.overrides).training.precision
     except ArcvqError as error:
         raise ArcvqError(f"{run.key}: {error}") from None
-    if trains and run.suffix in PRECISIONS and run.suffix != precision:
+    if not again and run.suffix in PRECISIONS and run.suffix != precision:
         raise ArcvqError(
-            f"--suffix {run.suffix}: tables take such a result for one in {run.suffix}, and {run.key} would be trained in {precision}: "
+            f"--suffix {run.suffix}: tables take such a result for one in {run.suffix}, and {run.key} would be one in {precision}: "
             f"say --training.precision {run.suffix}, or choose another suffix"
         )
