@@ -56,7 +56,7 @@ def test_a_recipe_is_run_at_the_lower_rate_too_and_without_samp() -> None:
     assert lower.name == "scaffold-sq-light-lr1e-3-cosine-500epochs"
     system: Any = load_system(f"cifar10/{lower.preset}", lower.settings)
     assert (system.training.learning_rate, system.training.schedule, system.training.epochs) == (1e-3, "cosine", 500)
-    assert system.quantizer == load_system("cifar10/arcvq-scaffold").quantizer
+    assert system.quantizer == load_system("cifar10/sq-vae", RECIPES["scaffold-sq-light"].settings).quantizer
     assert [run.name for run in without] == [f"scaffold-sq-neither-sphere-{epochs}epochs" for epochs in BUDGETS]
     control: Any = load_system(f"cifar10/{without[0].preset}", without[0].settings)
     assert (control.quantizer.arc, control.quantizer.ball, control.quantizer.start) == (None, None, "unit-sphere")
