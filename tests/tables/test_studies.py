@@ -19,6 +19,7 @@ from arcvq.tables.studies import (
     HEAVIER,
     RECIPE,
     RECIPES,
+    SHAPED,
     STRETCHED,
     WITHOUT_SAMP,
     budgets,
@@ -113,7 +114,7 @@ def test_whose_settings_follow_the_length(system: str) -> None:
 
 
 def test_short_runs_differ_in_what_is_studied_alone() -> None:
-    for run in (*tunings(CHOSEN), *RECIPE, *GRID):
+    for run in (*tunings(CHOSEN), *RECIPE, *GRID, *SHAPED, *on_top(CHOSEN).values()):
         system: Any = load_system(f"cifar10/{run.preset}", run.settings)
         assert sum(stage.epochs for stage in system.training.plan()) == 100, run.name
         assert (system.data.holdout, system.data.batch_size) == (5000, 1024)
