@@ -16,7 +16,8 @@ from arcvq import Tokenizer
 from arcvq.config import to_dict
 from arcvq.metrics import PROTOCOLS, Protocol
 from arcvq.quantizers import Quantizer
-from arcvq.systems import parse_system
+from arcvq.systems import load_system, parse_system, preset_names
+from arcvq.tables import read_results
 
 ROOT = Path(__file__).resolve().parent.parent
 BENCHMARKS = sorted((ROOT / "benchmarks").glob("*.json"))
@@ -94,6 +95,20 @@ def test_a_result_carries_all_that_led_to_it(path: Path) -> None:
     # The resolved configuration still describes the same system; options that came later have their defaults.
     resolved = json.loads(json.dumps(to_dict(parse_system(document["config"]))))
     assert those_of(document["config"], resolved) == document["config"]
+
+
+def test_a_result_under_a_preset_s_name_was_trained_as_the_preset_is() -> None:
+    """Another recipe under an old name would be shown with the old one's numbers."""
+    of_presets = [
+        (result, preset)
+        for result in read_results(ROOT / "results")
+        if (preset := f"{result.data}/{result.name.removesuffix(f'-{result.precision}')}") in preset_names()
+    ]
+    assert of_presets
+    for result, preset in of_presets:
+        computing = {key: result.settings["training"][key] for key in ("precision", "compile", "capture")}
+        now = to_dict(load_system(preset, [f"--training.{key}={value}" for key, value in computing.items()]))
+        assert those_of(result.settings, json.loads(json.dumps(now))) == result.settings, result.file
 
 
 def revisions(protocol: Protocol) -> list[str]:
