@@ -259,6 +259,18 @@ def test_the_nearest_length_tells_the_time(places: Places) -> None:
     assert (other.train, other.source) == (110.0, "another preset")
 
 
+def test_a_trial_of_a_few_steps_tells_nothing_of_a_whole_training(places: Places) -> None:
+    def whole() -> float | None:
+        return plan_of("table1", places, data=["cifar10"], seeds=[9], only=["vq-vae"]).open[0].train
+
+    result(places, "cifar10/vq-vae-seed1", seconds=9.0, epochs=25)  # all of it beginning
+    assert whole() is None
+    result(places, "cifar10/vq-vae-seed1", seconds=60.0, epochs=4)
+    assert whole() is None
+    result(places, "cifar10/vq-vae-seed1", seconds=60.0, epochs=5)
+    assert whole() == 10.0 + 50.0 * 500 / 5
+
+
 def test_time_of_another_length_is_stretched(places: Places) -> None:
     result(places, "cifar10/vq-vae-seed1", seconds=110.0)
     (tried,) = plan_of("tuning", places, only=["tune-vq-vae-lr1e-3-cosine"]).open

@@ -25,6 +25,8 @@ from arcvq.tables.shapes import Shape, misfit
 EVALUATE, QUICK_EVALUATE = 60.0, 10.0
 # Of a training's duration, what does not grow with its length.
 BEGIN = 10.0
+# So many times as long as a training may another be whose duration it tells.
+FARTHEST = 100
 # Settings of a quantizer that are the model's size, as all of its tokenizer's are.
 SIZES = ("codebook_size", "code_dim", "heads")
 # What is read of times.json.
@@ -215,11 +217,17 @@ def _sizes(config: dict[str, Any]) -> dict[str, Any]:
 def _stretched(times: list[Time], how: How) -> Time | None:
     """The time of a training of the same kind at another length, the nearest there is: of a much shorter one, little is training. The
     fastest of those, as something else may have been on the device."""
-    alike = [t for t in times if (t.how.kind, t.how.unit) == (how.kind, how.unit) and t.how.length > 0]
+    alike = [t for t in times if (t.how.kind, t.how.unit) == (how.kind, how.unit) and _tells(t, how.length)]
     away = {length: abs(math.log(length / how.length)) for length in {t.how.length for t in alike}}
     nearest = min(away.values(), default=0.0)
     stretched = [_at_length(t, how) for t in alike if away[t.how.length] == nearest]
     return min(stretched, key=lambda t: t.train, default=None)
+
+
+def _tells(time: Time, length: int) -> bool:
+    """Of a shorter training any does; of a longer one, if it was more than beginning, and no trial of a few steps."""
+    own = time.how.length
+    return own > 0 and (own >= length or (time.train > BEGIN / time.at_a_time and own * FARTHEST >= length))
 
 
 def _at_length(time: Time, how: How) -> Time:
