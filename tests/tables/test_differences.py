@@ -43,6 +43,7 @@ def test_a_move_within_the_spread_brings_nothing_nearer() -> None:
     moved = {"best look": 0.05, "weight × 4": -0.8, "released code": None, "tuned rate": "not measured"}
     said = "1.00 dB above print; nearer to print with weight × 4 (-0.80, which leaves +0.20)"
     assert verdict(1.0, 0.1, moved) == f"{said}; within the spread: best look (+0.05); not measured: tuned rate."
+    assert verdict(-0.004, 0.1, {}) == "level with print."
     assert verdict(1.0, 0.0, moved) == f"{said}; not nearer with best look (+0.05); not measured: tuned rate."
 
 

@@ -229,7 +229,7 @@ def verdict(gap: float, spread: float, moved: dict[str, float | str | None]) -> 
     nearer = [cause for cause, value in known.items() if abs(gap + value) < abs(gap)]
     further = [cause for cause in known if cause not in nearer]
     unknown = [cause for cause, value in moved.items() if value == ABSENT]
-    parts = [f"{abs(gap):.2f} dB {'above' if gap > 0 else 'below'} print"]
+    parts = [f"{abs(gap):.2f} dB {'above' if gap > 0 else 'below'} print" if round(gap, 2) else "level with print"]
     closer = [f"{cause} ({known[cause]:+.2f}, which leaves {gap + known[cause]:+.2f})" for cause in nearer]
     parts += [f"nearer to print with {', '.join(closer)}"] if closer else []
     parts += [f"not nearer with {', '.join(f'{c} ({known[c]:+.2f})' for c in further)}"] if further else []
