@@ -159,6 +159,9 @@ def test_a_wrong_call_of_the_command_is_one_line(capsys: pytest.CaptureFixture[s
     for call in calls:
         assert call() == 2
         assert capsys.readouterr().err.count("\n") == 1
+    with pytest.raises(SystemExit):
+        main(["bench", "--seconds", "nan"])
+    assert "expected a number of seconds, got 'nan'" in capsys.readouterr().err
 
 
 def test_steps_are_measured_in_the_ways_that_are_asked_for() -> None:

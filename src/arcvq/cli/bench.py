@@ -6,7 +6,7 @@ import argparse
 from functools import partial
 from pathlib import Path
 
-from arcvq.cli.command import Commands, positive
+from arcvq.cli.command import Commands, duration, positive
 from arcvq.errors import ArcvqError
 
 
@@ -29,7 +29,7 @@ def add_bench(commands: Commands) -> None:
     )
     sub.add_argument("--device", metavar="NAME", help="default: cuda if there is one, else cpu")
     sub.add_argument(
-        "--seconds", type=float, default=0.5, metavar="S", help="time spent on each measurement (default: 0.5)"
+        "--seconds", type=duration, default=0.5, metavar="S", help="time spent on each measurement (default: 0.5)"
     )
     sub.add_argument("--tasks", nargs="+", metavar="TASK", help="only these of: assign arc samp layer")
     sub.add_argument("--out", type=Path, metavar="FILE.json", help="write everything measured there")
