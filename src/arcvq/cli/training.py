@@ -135,7 +135,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
     with progress_bar() as progress:
         measured = measure(
             arguments.run,
-            arguments.protocol,
+            list(dict.fromkeys(arguments.protocol)),
             data=arguments.data,
             root=arguments.root,
             metrics=arguments.metrics,
