@@ -6,7 +6,16 @@ import pytest
 import torch
 
 from arcvq.errors import ArcvqError
-from arcvq.storage import read_json, read_tensors, write_bytes, write_json, write_tensors, writing
+from arcvq.storage import (
+    check_file,
+    check_folder,
+    read_json,
+    read_tensors,
+    write_bytes,
+    write_json,
+    write_tensors,
+    writing,
+)
 
 
 @pytest.fixture
@@ -19,9 +28,22 @@ def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way", encoding="utf-8")
-    with pytest.raises(ArcvqError, match=r"page\.html: cannot be written") as raised:
+    with pytest.raises(ArcvqError, match=r"file: is a file; expected a folder") as raised:
         write_bytes(tmp_path / "file" / "page.html", b"page")
     assert "\n" not in str(raised.value)
+
+
+def test_a_place_that_may_not_be_written_is_told_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_file(tmp_path / "new" / "result.json")
+    monkeypatch.setattr("os.access", lambda path, mode: Path(path) != tmp_path)  # a root's tests may write anywhere
+    for check in (check_file, check_folder):
+        with pytest.raises(ArcvqError, match=r"new.*: no permission to write there"):
+            check(tmp_path / "new" / "result.json")
+    (tmp_path / "file").touch()
+    with pytest.raises(ArcvqError, match=r"file: is a file; expected a folder"):
+        check_file(tmp_path / "file" / "result.json")
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path, request: pytest.FixtureRequest) -> None:

@@ -59,16 +59,19 @@ def locked(file: Path, who: str) -> Iterator[None]:
 
 
 def check_file(path: Path) -> None:
-    """A folder where a file should go is told before the work whose result would go there."""
+    """A folder where a file should go is told before the work whose result would go there, and so is what `check_folder` tells."""
     if not path.name or path.is_dir():
         raise ArcvqError(f"{path}: is a folder; expected the name of a file")
+    check_folder(path.parent)
 
 
 def check_folder(path: Path) -> None:
-    """A file where a folder should go, or one above it, is told as early."""
+    """A file where a folder should go, or one above it, is told as early, and a folder that nothing may be written into."""
     there = next((each for each in (path, *path.parents) if each.exists()), None)
     if there is not None and not there.is_dir():
         raise ArcvqError(f"{there}: is a file; expected a folder")
+    if there is not None and not os.access(there, os.W_OK | os.X_OK):
+        raise cannot_write(path, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
 
 
 def write_bytes(path: Path, data: bytes) -> None:

@@ -217,7 +217,8 @@ def test_a_place_that_cannot_be_written_is_named(
 ) -> None:
     (tmp_path / "file").write_text("")
     under = tmp_path / "file" / "out.npz"
-    for command, source in (("encode", images), ("reconstruct", images), ("decode", tokens)):
+    assert refused("encode", "tiny", images, "--out", under) == f"arcvq: {under.parent}: is a file; expected a folder"
+    for command, source in (("reconstruct", images), ("decode", tokens)):
         assert refused(command, "tiny", source, "--out", under).startswith(f"arcvq: {under}: cannot be written")
     assert refused("demo", "--out", under, "--steps", "1").startswith(f"arcvq: {under}")
     assert "a token file's name ends in .npz" in refused("encode", "tiny", images, "--out", images)
