@@ -60,9 +60,13 @@ def locked(file: Path, who: str) -> Iterator[None]:
 
 def check_file(path: Path) -> None:
     """A folder where a file should go is told before the work whose result would go there, and so is what `check_folder` tells."""
+    _check_name(path)
+    check_folder(path.parent)
+
+
+def _check_name(path: Path) -> None:
     if not path.name or path.is_dir():
         raise ArcvqError(f"{path}: is a folder; expected the name of a file")
-    check_folder(path.parent)
 
 
 def check_folder(path: Path) -> None:
@@ -76,7 +80,7 @@ def check_folder(path: Path) -> None:
 
 def write_bytes(path: Path, data: bytes) -> None:
     """One file, whole or absent."""
-    check_file(path)
+    _check_name(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
