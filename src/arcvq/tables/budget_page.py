@@ -192,10 +192,10 @@ def longest_page(grouped: Grouped, _: dict[str, Any]) -> list[str]:
     rows = [[line.name, SAYS[line.side], str(len(line.longest))] for line in lines]
     for protocol, metric in columns:
         cells = [cell(line.longest, protocol, metric) for line in lines]
-        best = max((METRICS[metric][2] * each.mean for each in cells if each), default=None)
+        leading = max((METRICS[metric][2] * each.mean for each in cells if each), default=None)
         for row, each in zip(rows, cells):
             text = metric_text(metric, each, int(row[2]), NOTHING)
-            row.append(f"**{text}**" if each and METRICS[metric][2] * each.mean == best else text)
+            row.append(f"**{text}**" if each and METRICS[metric][2] * each.mean == leading else text)
     headings = ["system", "what", "seeds", *(f"{METRICS[metric][0]}, {protocol}" for protocol, metric in columns)]
     note = precision_note(result for line in lines for result in line.longest)
     return [*table(headings, rows, left=2), *note] if rows else [ABSENT]
