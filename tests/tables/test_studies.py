@@ -24,9 +24,9 @@ from arcvq.tables.studies import (
     WITHOUT_SAMP,
     budgets,
     on_top,
-    recipe_parts,
     tuning,
     tunings,
+    with_and_without,
 )
 
 
@@ -72,7 +72,7 @@ def test_a_recipe_is_run_at_the_lower_rate_too_and_without_samp() -> None:
 @pytest.mark.parametrize("recipe", ["scaffold-sq-light", "scaffold-euclidean"])
 def test_without_a_part_a_recipe_keeps_the_rest(recipe: str) -> None:
     whole: Any = load_system(f"cifar10/{RECIPES[recipe].preset}", RECIPES[recipe].settings)
-    for part, each in zip(("ball", "arc"), recipe_parts({"recipe": recipe})):
+    for part, each in zip(("ball", "arc"), with_and_without({"recipe": recipe})[1:-1], strict=True):
         assert (each.name, each.lengths) == (f"{recipe}-no-{part}", (25, 50, 100))
         left: Any = load_system(f"cifar10/{each.run.preset}", each.run.settings)
         assert getattr(left.quantizer, part) is None
@@ -81,7 +81,7 @@ def test_without_a_part_a_recipe_keeps_the_rest(recipe: str) -> None:
         assert part == "arc" or left.quantizer.start == "unit-sphere"
         assert replace(left.quantizer, **{part: getattr(whole.quantizer, part)}, **starts) == whole.quantizer
         assert left.training == whole.training
-    assert recipe_parts({}) == recipe_parts({"recipe": "scaffold-cvq"}) == []
+    assert with_and_without({}) == with_and_without({"recipe": "scaffold-cvq"}) == []
 
 
 def test_the_beginning_of_a_constant_rate_s_run_is_a_short_run() -> None:

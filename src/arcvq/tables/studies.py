@@ -373,11 +373,8 @@ def budgets(chosen: Mapping[str, Any]) -> list[Experiment]:
 SHORT_BUDGETS = BUDGETS[:3]
 
 
-def recipe_parts(chosen: Mapping[str, Any]) -> list[Contender]:
-    """What was chosen after a short training without one part of SAMP, for short trainings: what either gives by itself."""
-    recipe = short_recipe(chosen)
-    if recipe is None or recipe.preset not in CONTROLS:
-        return []
+def _without_a_part(recipe: Experiment) -> list[Contender]:
+    """A recipe without one part of SAMP, for short trainings: what either gives by itself."""
     without = {"ball": (SPHERE,) if recipe.preset == "sq-vae" else (), "arc": ()}
     found = []
     for part, instead in without.items():
@@ -394,7 +391,7 @@ def with_and_without(chosen: Mapping[str, Any]) -> list[Contender]:
     if recipe is None or recipe.preset not in CONTROLS:
         return []
     control = CONTROLS[recipe.preset]
-    return [Contender(recipe.name, recipe), *recipe_parts(chosen), Contender(control, RECIPES[control])]
+    return [Contender(recipe.name, recipe), *_without_a_part(recipe), Contender(control, RECIPES[control])]
 
 
 def with_and_without_runs(chosen: Mapping[str, Any]) -> list[Experiment]:
