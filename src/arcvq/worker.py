@@ -9,7 +9,6 @@ whoever gave the jobs is gone: a command that still runs then is told to stop, a
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import signal
@@ -24,6 +23,7 @@ import torch
 
 from arcvq import cli
 from arcvq.metrics import keep_networks
+from arcvq.training.step import forget_trainings
 
 
 def main(modules: Sequence[str]) -> int:
@@ -45,7 +45,7 @@ def main(modules: Sequence[str]) -> int:
             answers.flush()
             if code:
                 return code
-            surroundings.clear()
+            forget_trainings()  # here, between two commands, it costs nobody time
     return 0
 
 
@@ -101,14 +101,6 @@ class Surroundings:
         torch.manual_seed(self.seed)
         torch.set_default_dtype(self.dtype)
         torch.set_grad_enabled(True)
-
-    def clear(self) -> None:
-        """Free what the last command held: here, between two of them, it costs nobody time."""
-        torch.compiler.reset()
-        gc.collect()
-        if torch.cuda.is_initialized():
-            torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats()
 
 
 if __name__ == "__main__":

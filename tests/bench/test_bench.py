@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounter
 
 from arcvq import ArcvqError, functional
 from arcvq.bench import SUITES, Size, all_contenders, contenders, limits, run_suite
@@ -180,3 +181,18 @@ def test_steps_of_any_system_are_measured() -> None:
     assert [row["preset"] for row in document["rows"]] == presets
     assert saved == [1, 2, 3]  # an interruption loses one
     assert all(row["milliseconds"] > 0 and row["batch_size"] == 8 for row in document["rows"])
+
+
+def test_steps_begin_with_nothing_compiled() -> None:
+    """Or the ninth preset would be measured uncompiled under the name of the compiled way: torch keeps eight."""
+    compiled = CompileCounter()
+
+    @torch.compile(backend=compiled)
+    def twice(value: torch.Tensor) -> torch.Tensor:
+        return 2 * value
+
+    for count in (1, 2):
+        twice(torch.ones(3))
+        twice(torch.ones(3))
+        assert compiled.frame_count == count
+        run_steps(CPU, presets=["sample/fsq"], limit=8, batch_size=8, seconds=0.0)

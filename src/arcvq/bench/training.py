@@ -17,6 +17,7 @@ from arcvq.data import InMemoryImages
 from arcvq.errors import ArcvqError
 from arcvq.systems import System, load_system
 from arcvq.training.loop import TrainingRun
+from arcvq.training.step import forget_trainings
 
 # Images of each data set: how many, and their shape. Their pixels are noise: a step's cost does not depend on them.
 SHAPES = {
@@ -57,6 +58,7 @@ def run_steps(
     document = {**machine(device), "suite": "steps", "rows": rows}
     for preset in presets:
         for name in ways or possible:
+            forget_trainings()
             system = played(preset, name, device, batch_size)
             row = {"task": "step", "name": f"{preset}, {name}", "preset": preset, "way": name, **WAYS[name]}
             rows.append({**row, "batch_size": system.data.batch_size, **_row(system, limit, seconds)})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -91,3 +92,13 @@ class Step:
 def image_layout(device: torch.device) -> torch.memory_format:
     """How images, and the weights that meet them, lie in memory: a GPU's convolutions want the channels last."""
     return torch.channels_last if device.type == "cuda" else torch.preserve_format
+
+
+def forget_trainings() -> None:
+    """Free what the trainings before left in this process. Of one function torch keeps eight compilations, those of trainings that
+    are over among them, and then leaves it uncompiled."""
+    torch.compiler.reset()
+    gc.collect()
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
