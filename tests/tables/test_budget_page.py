@@ -119,3 +119,30 @@ def test_the_part_of_samp_is_told_beside_the_control_of_what_it_is_part_of(folde
         assert f"Chosen: `scaffold-{other}`." in block(page, "recipe")
         told = [f"{psnr}.00, 50.0%" for psnr in (24, 23, 22, 21)]
         assert rows(page, "samp", "25")[0][1:] == [*told, "1, 1, 1, 1", "+3.00"]
+
+
+def test_the_codebooks_of_the_final_and_its_control_are_told_the_most_even_first(folder: Path, add: Add) -> None:
+    assert block(results_page(folder, None), "codebooks") == "not measured"
+    tune(add, "vq-vae", *BEST_AT_1E_3)
+    try_recipes(add, **{"sq-light": 25.41, "sq-lighter": 25.40})
+    even = {
+        "final-scaffold-sq-brief": -3.0,
+        "scaffold-sq-neither-sphere-500epochs": -2.5,
+        "scaffold-sq-light-500epochs": -3.2,
+    }
+    for name, uniformity in even.items():
+        geometry = {"uniformity": uniformity, "nearest_neighbour_mean": 1.25, "norm_spread": 0.1}
+        add(
+            name,
+            exact={"psnr": 25.0, "usage": 1.0, **geometry},
+            paper={"rfid": 21.0},
+            looks={500.0: 25.0},
+            holdout=5000 * name.startswith("final-") or None,
+        )
+    add(
+        "final-scaffold-sq-light", exact={"psnr": 25.0}, looks={500.0: 25.0}, holdout=5000
+    )  # its codebook was not measured
+    add("vq-vae-lr1e-3-cosine-500epochs", exact={"psnr": 25.0, "usage": 0.5, "uniformity": -3.5})  # on another scale
+    told = rows(results_page(folder, None), "codebooks")[2:]
+    assert [line[0] for line in told] == ["scaffold-sq-light", "final-scaffold-sq-brief", "scaffold-sq-neither-sphere"]
+    assert told[0][1:] == ["1", "-3.20", "1.25", "0.100", "25.00", "21.00"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from arcvq.tables.chosen import after, choose, lengths, presets
-from arcvq.tables.results import METRICS, Cell, Result, cell, fate, metric_text, number, precision_note, table
+from arcvq.tables.results import METRICS, Cell, Result, cell, fate, metric_text, number, of_run, precision_note, table
 from arcvq.tables.rows import ABSENT, NOTHING, Grouped
 from arcvq.tables.studies import (
     BUDGETS,
@@ -17,6 +17,7 @@ from arcvq.tables.studies import (
     Contender,
     budget_name,
     contenders,
+    finals,
     preset_name,
     with_and_without,
 )
@@ -228,3 +229,27 @@ def samp_page(grouped: Grouped, _: dict[str, Any]) -> list[str]:
         rows.append([str(epochs), *(outcome.text for outcome in outcomes), ", ".join(seeds), gain])
     headings = ["epochs", *(f"`{line.name}`" for line in lines), "seeds", "gain of both"]
     return [*table(headings, rows), *precision_note(result for line in lines for result in line.longest)]
+
+
+def codebooks_page(grouped: Grouped, _: dict[str, Any]) -> list[str]:
+    """The codebooks of all that took part in the final, of the recipe, and of what it is without SAMP: the most even directions
+    first."""
+    named = grouped.get(DATA, {})
+    last = finals(choose(named).get("finals", ()))
+    found = {run.name: results for run in last.values() if (results := of_run(named, run.name))}
+    found |= {
+        line.name: line.longest
+        for line in budget_lines(named)
+        if line.side != "rival" and line.psnr(LONGEST) is not None
+    }
+    even = {name: each.mean for name, results in found.items() if (each := cell(results, "exact", "uniformity"))}
+    columns = [("exact", metric) for metric in ("uniformity", "nearest_neighbour_mean", "norm_spread", "psnr")]
+    columns.append(("paper", "rfid"))
+    rows = [
+        [name, str(len(found[name]))]
+        + [metric_text(metric, cell(found[name], at, metric), len(found[name]), NOTHING) for at, metric in columns]
+        for name in sorted(even, key=lambda name: even[name])
+    ]
+    headings = ["run", "seeds", *(METRICS[metric][0] for _, metric in columns[:3]), "PSNR, exact", "rFID, paper"]
+    note = precision_note(result for name in even for result in found[name])
+    return [*table(headings, rows), *note] if rows else [ABSENT]

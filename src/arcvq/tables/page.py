@@ -45,6 +45,7 @@ TITLES = {
     **{table.key: table.title for table in TABLES},
     "longest": "After the longest training, in every metric",
     "steps": "What a step takes",
+    "codebooks": "The codebooks of the recipe and of its variants",
     "differences": "Where ours differs from print",
     "causes": "What may lie behind the differences",
     "retrained": "Trained as print may have been",
@@ -77,6 +78,7 @@ def sections(grouped: Grouped, printed: dict[str, Any], times: StepTimes | None)
             yield each.key, small_images(each, grouped, printed)
     yield "longest", budget_page.longest_page(grouped, printed)
     yield "steps", steps_page(times)
+    yield "codebooks", budget_page.codebooks_page(grouped, printed)
     yield "differences", differences(grouped, printed)
     yield "causes", causes(grouped, printed)
     yield "retrained", retrained(grouped, printed)

@@ -29,6 +29,9 @@ METRICS: dict[str, tuple[str, str, int]] = {
     "usage": ("usage", ".1%", 0),
     "perplexity": ("perplexity", ".0f", 0),
     "bits_per_image": ("bits/image", ".0f", 0),
+    "uniformity": ("uniformity", ".2f", 0),
+    "nearest_neighbour_mean": ("nearest neighbour", ".2f", 0),
+    "norm_spread": ("spread of norms", ".3f", 0),
 }
 # How a training was computed may be part of a result's name: arcvq-vae-bf16.
 PRECISIONS = ("bf16", "fp16")
