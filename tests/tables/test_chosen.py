@@ -13,9 +13,11 @@ from arcvq.systems import load_system
 from arcvq.tables import chosen_text, results_page
 from arcvq.tables.chosen import CHOSEN, choose
 from arcvq.tables.studies import (
+    BUDGETS,
     LADDER,
     RECIPE_PRESET,
     RECIPES,
+    challenges,
     finals,
     recipe_contenders,
     tuning,
@@ -150,6 +152,38 @@ def test_candidates_that_are_level_go_on_to_a_final(folder: Path, add: Add) -> N
         ("scaffold-sq-light", "recipe before the final", "**25.90**", "–"),
         ("scaffold-sq-brief", "recipe", "25.70", "–"),
         ("vq-vae, its preset", "rival", "24.00", "**0.1000**"),
+    ]
+
+
+def test_rivals_that_come_near_are_asked_for_more_seeds(folder: Path, add: Add) -> None:
+    tune(add, "vq-vae", *BEST_AT_1E_3)
+    try_recipes(add, cvq=24.5)
+    recipe, rival = "scaffold-cvq", "vq-vae-lr1e-3-cosine"
+    add(f"{rival}-25epochs", epochs=25, exact={"psnr": 24.0, "usage": 1.0})
+    assert "challengers" not in choose(named(folder))  # near to what?
+    add(f"{recipe}-25epochs", epochs=25, exact={"psnr": 24.3, "usage": 1.0})
+    assert "challengers" not in choose(named(folder))  # not near
+    add(f"{recipe}-50epochs", epochs=50, exact={"psnr": 24.5, "usage": 1.0})
+    add(f"{rival}-50epochs", epochs=50, exact={"psnr": 24.4, "usage": 1.0})
+    # At a constant rate a look along the longest run tells of a length, and it is that run which is made again.
+    add("vq-vae-lr2e-3-500epochs", exact={"psnr": 23.0, "usage": 1.0}, looks={50.0: 24.6, 500.0: 23.0})
+    near = {"50": ["vq-vae-lr2e-3", rival]}
+    chosen = choose(named(folder))
+    assert chosen["challengers"] == near
+    own = [f"{recipe}-{epochs}epochs" for epochs in BUDGETS[:-1]]
+    rivals = {f"{rival}-50epochs", "vq-vae-lr2e-3-500epochs"}
+    names = [run.name for run in challenges(chosen)]
+    assert names[: len(own)] == own
+    assert {*names[len(own) :]} == rivals
+    # The preset is the recipe's longest; other seeds change nothing.
+    add(RECIPE_PRESET, 1, exact={"psnr": 23.1, "usage": 1.0})
+    add(f"{rival}-50epochs", 2, epochs=50, exact={"psnr": 23.0, "usage": 1.0})
+    add(f"{recipe}-50epochs", 2, epochs=50, exact={"psnr": 24.6, "usage": 1.0})
+    assert choose(named(folder))["challengers"] == {**near, "500": ["vq-vae-lr2e-3"]}
+    assert rows(results_page(folder, None), "challengers")[2:] == [
+        ["50", "vq-vae-lr2e-3", "24.55 ± 0.07", "2", "24.60", "1", "-0.05"],
+        ["50", rival, "24.55 ± 0.07", "2", "23.70 ± 0.99", "2", "+0.85 ± 0.70"],
+        ["500", "vq-vae-lr2e-3", "23.10", "1", "23.00", "1", "+0.10"],
     ]
 
 

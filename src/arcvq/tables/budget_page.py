@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -211,6 +212,35 @@ def longest_page(grouped: Grouped, _: dict[str, Any]) -> list[str]:
     headings = ["system", "what", "seeds", *(f"{METRICS[metric][0]}, {protocol}" for protocol, metric in columns)]
     note = precision_note(result for line in lines for result in line.longest)
     return [*table(headings, rows, left=2), *note] if rows else [ABSENT]
+
+
+def challengers_page(grouped: Grouped, _: dict[str, Any]) -> list[str]:
+    """Length by length, every rival that came near, and by how much the recipe is ahead of it."""
+    named = grouped.get(DATA, {})
+    near = choose(named).get("challengers", {})
+    every, rows, shown = budget_lines(named), [], []
+    for epochs in BUDGETS:
+        ours = surest(every, epochs)
+        theirs = [line for line in every if line.name in near.get(str(epochs), ())]
+        for line in sorted(theirs, key=lambda line: -(line.psnr(epochs) or 0.0)):
+            own, other = (each.at[epochs].psnr for each in (ours[0], line)) if ours else (None, None)
+            if own and other:
+                rows.append([str(epochs), line.name, *_beside(own), *_beside(other), _lead(own, other)])
+                shown += line.longest
+    headings = ["epochs", "rival", "recipe's PSNR", "seeds", "rival's PSNR", "seeds", "lead ± standard error"]
+    return [*table(headings, rows, left=2), *precision_note(shown)] if rows else [ABSENT]
+
+
+def _beside(found: Cell) -> tuple[str, str]:
+    return metric_text("psnr", found, found.seeds), str(found.seeds)
+
+
+def _lead(own: Cell, other: Cell) -> str:
+    """With the standard error of a difference of means, where both have more seeds than one."""
+    lead = f"{own.mean - other.mean:+.2f}"
+    if own.spread is None or other.spread is None:
+        return lead
+    return f"{lead} ± {math.hypot(own.spread / own.seeds**0.5, other.spread / other.seeds**0.5):.2f}"
 
 
 def samp_page(grouped: Grouped, _: dict[str, Any]) -> list[str]:

@@ -24,6 +24,7 @@ from arcvq.tables.studies import (
     LADDER,
     LEARNING,
     LEVEL,
+    NEAR,
     RATES,
     RECIPE,
     RECIPE_PRESET,
@@ -71,6 +72,33 @@ def best(named: Mapping[str, list[Result]], runs: Mapping[Key, Experiment]) -> K
 
 def choose(named: Mapping[str, list[Result]]) -> dict[str, Any]:
     """From CIFAR-10's results: what chosen.json should say."""
+    chosen = _on_held_out_images(named)
+    near = challengers(named, chosen)
+    return chosen | ({"challengers": near} if near else {})
+
+
+def challengers(named: Mapping[str, list[Result]], chosen: Mapping[str, Any]) -> dict[str, list[str]]:
+    """By length: the rivals that are near to the recipe, or above it, by the first seed of everyone. More seeds must not change who is
+    asked for them."""
+    compared = contenders(chosen)
+    runs = [run.name for each in compared for run in each.experiments()]
+    first = {
+        name: [result for result in results if result.seed == 1]
+        for name, results in alike(named, [*runs, RECIPE_PRESET]).items()
+    }
+    preset = cell(first.get(RECIPE_PRESET, []), "exact", "psnr")
+    found = {}
+    for epochs in BUDGETS:
+        psnr = {each.name: told.mean for each in compared if (told := after(first, each, epochs)[0])}
+        own = preset.mean if preset and epochs == BUDGETS[-1] else psnr.get(chosen.get("recipe", ""))
+        rivals = [each.name for each in compared if each.system in CONTENDERS and each.name in psnr]
+        if own is not None and (near := [name for name in rivals if psnr[name] > own - NEAR]):
+            found[str(epochs)] = near
+    return found
+
+
+def _on_held_out_images(named: Mapping[str, list[Result]]) -> dict[str, Any]:
+    """The rates and the recipe."""
     tried_with = {system: tune(named, system) for system in CONTENDERS}
     found: dict[str, Any] = {"tuned": {s: each.best for s, each in tried_with.items() if each.settled and each.best}}
     further = {s: [how for how in each.asked if how not in LEARNING] for s, each in tried_with.items()}

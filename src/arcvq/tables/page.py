@@ -34,6 +34,7 @@ STUDIES: dict[str, Callable[[Grouped, dict[str, Any]], list[str]]] = {
     "tuning": study_pages.tuning_page,
     "recipe": study_pages.recipe_page,
     "budgets": budget_page.budgets_page,
+    "challengers": budget_page.challengers_page,
     "samp": budget_page.samp_page,
     "schedules": study_pages.schedules_page,
     "on-top": study_pages.on_top_page,

@@ -12,9 +12,21 @@ from arcvq.tables.experiments import (
     SCAFFOLD,
     Experiment,
 )
-from arcvq.tables.studies import GRID, HEAVIER, RECIPE, SHAPED, budgets, finals, on_top, tunings, with_and_without_runs
+from arcvq.tables.studies import (
+    GRID,
+    HEAVIER,
+    RECIPE,
+    SHAPED,
+    budgets,
+    challenges,
+    finals,
+    on_top,
+    tunings,
+    with_and_without_runs,
+)
 
 TUNING_RUNS, BUDGET_RUNS, SAMP_RUNS = tunings(CHOSEN), budgets(CHOSEN), with_and_without_runs(CHOSEN)
+CHALLENGE_RUNS = challenges(CHOSEN)
 ON_TOP_RUNS = list(on_top(CHOSEN).values())
 RECIPE_RUNS = [*RECIPE, *finals(CHOSEN.get("finals", ())).values()]
 

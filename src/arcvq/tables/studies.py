@@ -314,6 +314,10 @@ class Contender:
     def tells_of(self, epochs: int) -> bool:
         return self.looks or epochs in self.lengths
 
+    def run_for(self, epochs: int) -> str:
+        """Which of its runs tells of a length."""
+        return budget_name(self.name, epochs if epochs in self.lengths else self.lengths[-1])
+
     def experiments(self) -> list[Experiment]:
         return [
             Experiment(
@@ -367,6 +371,20 @@ def budgets(chosen: Mapping[str, Any]) -> list[Experiment]:
     """What was chosen, at every length, on all training images. The names say what was chosen, so that another choice is
     another run."""
     return [run for each in contenders(chosen) for run in each.experiments()]
+
+
+# So near to the recipe in PSNR, at some length and with one seed, that more seeds are to tell them apart.
+NEAR = 0.2
+
+
+def challenges(chosen: Mapping[str, Any]) -> list[Experiment]:
+    """The runs of rivals that came near, and the recipe's at the same lengths; the preset is its longest."""
+    near = chosen.get("challengers", {})
+    if not near:
+        return []
+    own = [run for each in recipe_contenders(chosen)[:1] for run in each.experiments()[:-1]]
+    rivals = {each.run_for(int(n)) for each in contenders(chosen) for n in near if each.name in near[n]}
+    return [*own, *(run for run in budgets(chosen) if run.name in rivals)]
 
 
 # Short enough for three seeds each.
