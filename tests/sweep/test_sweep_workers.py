@@ -66,6 +66,21 @@ def test_it_has_the_environment_it_is_given(tmp_path: Path) -> None:
     assert (tmp_path / "note").read_text() == "here"
 
 
+def test_it_forgets_after_each_training(tmp_path: Path, tiny_settings: Settings) -> None:
+    (tmp_path / "noting.py").write_text(
+        "import os, torch; torch.compiler.reset = lambda: open(os.environ['NOTE'], 'a').write('again ')"
+    )
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    made = Worker(["noting"], tmp_path / "workers.log", {"PYTHONPATH": path, "NOTE": str(tmp_path / "note")})
+    for name in ("first", "second"):
+        words = ["train", "sample/vq-vae", "--quiet", *tiny_settings(), "--out", str(tmp_path / name)]
+        assert outcome(made, words, tmp_path / "log") == 0
+    assert made.process.stdin is not None
+    made.process.stdin.close()
+    made.wait()
+    assert (tmp_path / "note").read_text() == "again again "
+
+
 def test_a_failure_is_told_and_is_the_last(worker: Worker, tmp_path: Path) -> None:
     assert outcome(worker, ["train", "sample/nothing", "--out", str(tmp_path / "run")], tmp_path / "log") == 2
     assert "unknown preset" in (tmp_path / "log").read_text()

@@ -9,6 +9,7 @@ import pytest
 import torch
 from run_records import read_lines, read_losses
 from safetensors.torch import load_file
+from torch._dynamo.testing import CompileCounter
 
 from arcvq import ArcvqError, Tokenizer
 from arcvq.data import load_images, to_unit
@@ -147,6 +148,25 @@ def test_a_compiled_training_follows_the_eager_one(tmp_path: Path, tiny_system: 
     train(tiny_system(changes=changes), tmp_path / "eager", quiet=True)
     train(tiny_system(changes={**changes, "training.compile": "true"}), tmp_path / "compiled", quiet=True)
     assert read_losses(tmp_path / "compiled") == pytest.approx(read_losses(tmp_path / "eager"), rel=1e-4)
+
+
+def test_every_training_of_a_process_is_compiled(
+    tmp_path: Path, tiny_system: MakeSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counter, compile = CompileCounter(), torch.compile
+
+    def counted(function: Callable[..., Any], **_: Any) -> Callable[..., Any]:
+        return compile(function, backend=counter, dynamic=False)
+
+    monkeypatch.setattr(torch, "compile", counted)
+    torch._dynamo.reset()
+    compiled = [0]
+    with torch._dynamo.config.patch(recompile_limit=1):
+        for codes in (16, 17, 18):
+            changes = {"training.compile": "true", "training.steps": 1, "quantizer.codebook_size": codes}
+            train(tiny_system(changes=changes), tmp_path / str(codes), quiet=True)
+            compiled.append(counter.frame_count)
+    assert compiled == sorted({*compiled})  # more after every one
 
 
 def test_a_smaller_last_batch_is_not_compiled(

@@ -51,6 +51,7 @@ class Step:
         self.layout = image_layout(self.accelerator.device)
         self.compiled = (self.forward, self.upkeep)
         if self.compile_options is not None:
+            make_room()
             forward = torch.compile(self.forward, dynamic=False, options=self.compile_options)
             self.compiled = (forward, torch.compile(self.upkeep, dynamic=False))
 
@@ -94,9 +95,16 @@ def image_layout(device: torch.device) -> torch.memory_format:
     return torch.channels_last if device.type == "cuda" else torch.preserve_format
 
 
+def make_room() -> None:
+    """For one more compilation. Of one function torch keeps a few, those of trainings that are over among them, and then leaves it
+    uncompiled: the ninth training of a process would be slow."""
+    from torch._dynamo import config  # on demand: it takes long to import
+
+    config.recompile_limit += 1
+
+
 def forget_trainings() -> None:
-    """Free what the trainings before left in this process. Of one function torch keeps eight compilations, those of trainings that
-    are over among them, and then leaves it uncompiled."""
+    """Free what the trainings before left in this process."""
     torch.compiler.reset()
     gc.collect()
     if torch.cuda.is_initialized():
