@@ -104,6 +104,17 @@ def test_norm_histograms_count_used_and_unused_apart(collapsed: RunHistory, heal
     assert axes[0].get_xscale() == "log"  # 0.01 to 4
 
 
+def test_a_ball_that_is_long_gone_does_not_squeeze_the_codes(
+    healthy: RunHistory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    near = analysis.norm_histograms([healthy]).axes[1].get_xlim()
+    monkeypatch.setattr(RunHistory, "ball_radius_at", lambda self, step: 3.4e38)
+    axes = analysis.norm_histograms([healthy]).axes[1]
+    assert axes.get_xlim() == pytest.approx(near, rel=0.2)
+    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert labels[-1] == "ball radius 3.4e+38, beyond the axis"
+
+
 def test_norm_histograms_of_similar_lengths_stay_linear(healthy: RunHistory) -> None:
     assert analysis.norm_histograms([healthy]).axes[0].get_xscale() == "linear"
 

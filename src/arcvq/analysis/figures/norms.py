@@ -1,6 +1,7 @@
 """Where the lengths of the codes lie, early and late: the imbalance that starves unused codes shows here first."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -21,6 +22,8 @@ from arcvq.analysis.history import RunHistory
 from arcvq.analysis.snapshot import FloatArray, Snapshot
 
 BINS = 60
+# A ball so many times as wide as the longest code is long since gone: it would only squeeze the codes into one bin.
+FAR = 3.0
 
 
 def norm_histograms(runs: Sequence[RunHistory]) -> Figure:
@@ -31,7 +34,7 @@ def norm_histograms(runs: Sequence[RunHistory]) -> Figure:
     for position, (run, row) in enumerate(zip(runs, rows)):
         for axes, snapshot in zip(row, (run.early_snapshot, run.last_snapshot)):
             _draw(axes, snapshot, edges, run_colour(position))
-            _mark_radius(axes, run.ball_radius_at(snapshot.step))
+            _mark_radius(axes, run.ball_radius_at(snapshot.step), edges[-1])
             dress(axes, title=f"{run.name}, step {snapshot.step:,}")
             if logarithmic:
                 axes.set_xscale("log")
@@ -59,10 +62,14 @@ def _draw(axes: Axes, snapshot: Snapshot, edges: FloatArray, colour: str) -> Non
         say(axes, "no code is finite")
 
 
-def _mark_radius(axes: Axes, radius: float | None) -> None:
-    if radius is not None:
-        label = f"ball radius {radius:.3g}"
-        axes.axvline(radius, color=TEXT_COLOUR, linestyle=(0, (4, 3)), linewidth=1.4, label=label, zorder=4)
+def _mark_radius(axes: Axes, radius: float | None, edge: float) -> None:
+    if radius is None:
+        return
+    style: dict[str, Any] = {"color": TEXT_COLOUR, "linestyle": (0, (4, 3)), "linewidth": 1.4}
+    if radius > edge:
+        axes.plot([], [], label=f"ball radius {radius:.3g}, beyond the axis", **style)
+    else:
+        axes.axvline(radius, label=f"ball radius {radius:.3g}", zorder=4, **style)
 
 
 def _common_edges(runs: Sequence[RunHistory]) -> tuple[FloatArray, bool]:
@@ -70,7 +77,8 @@ def _common_edges(runs: Sequence[RunHistory]) -> tuple[FloatArray, bool]:
     shown = [snapshot for run in runs for snapshot in (run.early_snapshot, run.last_snapshot)]
     norms = np.concatenate([snapshot.norms[snapshot.finite] for snapshot in shown])
     radii = [run.ball_radius_at(snapshot.step) for run in runs for snapshot in (run.early_snapshot, run.last_snapshot)]
-    values = np.concatenate([norms, [radius for radius in radii if radius is not None]])
+    near = [radius for radius in radii if radius is not None and radius <= FAR * norms.max(initial=0.0)]
+    values = np.concatenate([norms, near])
     positive = values[values > 0]
     if len(positive) == 0:
         return np.linspace(0.0, 1.0, BINS + 1), False
