@@ -14,7 +14,6 @@ from arcvq.tables.studies import (
     BUDGETS,
     CONTENDERS,
     DATA,
-    RECIPE_PRESET,
     Contender,
     budget_name,
     contenders,
@@ -71,11 +70,12 @@ class Line:
 
 
 def budget_lines(named: Named) -> list[Line]:
-    """Presets as they are, everyone tuned, then the recipe without SAMP, what was chosen before its final, and the recipe."""
+    """Presets as they are, everyone tuned, then the recipe without SAMP, what was chosen before its final, and the recipe, whose
+    longest training is its preset."""
     chosen, measured = choose(named), lengths(named)
     recipe = chosen.get("recipe")
     sides = dict.fromkeys(CONTENDERS, "rival") | {chosen.get("short"): "before", recipe: "recipe"}
-    found = list(_as_they_are(named, (*CONTENDERS, *([RECIPE_PRESET] if recipe else []))))
+    found = list(_as_they_are(named))
     found += [_line(each, measured, sides.get(each.system, "control")) for each in contenders(chosen)]
     return sorted(found, key=lambda line: SIDES.index(line.side))
 
@@ -90,13 +90,12 @@ def _line(each: Contender, measured: Named, side: str) -> Line:
     return Line(each.name, side, at, own[-1] if own else [])
 
 
-def _as_they_are(named: Named, names: tuple[str, ...]) -> Iterator[Line]:
+def _as_they_are(named: Named) -> Iterator[Line]:
     every = presets(named)
-    for preset in names:
+    for preset in CONTENDERS:
         results = every.get(preset, [])
         outcome = Outcome(cell(results, "exact", "psnr"), cell(results, "exact", "usage"), fate(results))
-        side = "rival" if preset in CONTENDERS else "recipe"
-        yield Line(preset_name(preset), side, {LONGEST: outcome}, results)
+        yield Line(preset_name(preset), "rival", {LONGEST: outcome}, results)
 
 
 def budgets_page(grouped: Grouped, printed: dict[str, Any]) -> list[str]:
@@ -184,7 +183,7 @@ def _aim(
     rivals = [
         f"`{line.name}` {number(metric, theirs.mean)}"
         for line in lines
-        if line.side != "recipe"
+        if line is not ours[0]
         and line.psnr(LONGEST) is not None
         and (theirs := cell(line.longest, protocol, metric))
         and reaches(theirs.mean)
@@ -266,7 +265,7 @@ def codebooks_page(grouped: Grouped, _: dict[str, Any]) -> list[str]:
     first."""
     named = grouped.get(DATA, {})
     last = finals(choose(named).get("finals", ()))
-    found = {run.name: results for run in last.values() if (results := of_run(named, run.name))}
+    found = {run.name: results for run in last.values() if not fate(results := of_run(named, run.name))}
     found |= {
         line.name: line.longest
         for line in budget_lines(named)

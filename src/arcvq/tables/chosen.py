@@ -80,17 +80,13 @@ def choose(named: Mapping[str, list[Result]]) -> dict[str, Any]:
 def challengers(named: Mapping[str, list[Result]], chosen: Mapping[str, Any]) -> dict[str, list[str]]:
     """By length: the rivals that are near to the recipe, or above it, by the first seed of everyone. More seeds must not change who is
     asked for them."""
-    compared = contenders(chosen)
-    runs = [run.name for each in compared for run in each.experiments()]
+    compared, found = contenders(chosen), {}
     first = {
-        name: [result for result in results if result.seed == 1]
-        for name, results in alike(named, [*runs, RECIPE_PRESET]).items()
+        name: [result for result in results if result.seed == 1] for name, results in _lengths(named, chosen).items()
     }
-    preset = cell(first.get(RECIPE_PRESET, []), "exact", "psnr")
-    found = {}
     for epochs in BUDGETS:
         psnr = {each.name: told.mean for each in compared if (told := after(first, each, epochs)[0])}
-        own = preset.mean if preset and epochs == BUDGETS[-1] else psnr.get(chosen.get("recipe", ""))
+        own = psnr.get(chosen.get("recipe", ""))
         rivals = [each.name for each in compared if each.system in CONTENDERS and each.name in psnr]
         if own is not None and (near := [name for name in rivals if psnr[name] > own - NEAR]):
             found[str(epochs)] = near
@@ -172,10 +168,18 @@ def recipe_runs(*, controls: bool = False) -> dict[str, Experiment]:
 
 
 def lengths(named: Mapping[str, list[Result]]) -> dict[str, list[Result]]:
-    """The runs of the contenders at every length, and of what was chosen with SAMP and without, all in one precision."""
-    chosen = choose(named)
-    runs = (run.name for each in (*contenders(chosen), *with_and_without(chosen)) for run in each.experiments())
-    return alike(named, runs, diverged=True)
+    """The runs of the contenders at every length, and of what was chosen with SAMP and without, all in one precision. The recipe's
+    longest is its preset, unless one of its own has more seeds."""
+    return _lengths(named, choose(named))
+
+
+def _lengths(named: Mapping[str, list[Result]], chosen: Mapping[str, Any]) -> dict[str, list[Result]]:
+    runs = [run.name for each in (*contenders(chosen), *with_and_without(chosen)) for run in each.experiments()]
+    found = alike(named, [*runs, RECIPE_PRESET], diverged=True)
+    preset, longest = found.pop(RECIPE_PRESET, []), budget_name(chosen.get("recipe", ""), BUDGETS[-1])
+    if "recipe" in chosen and preset and len(preset) >= len(found.get(longest, [])):
+        found[longest] = preset
+    return found
 
 
 def presets(named: Mapping[str, list[Result]]) -> dict[str, list[Result]]:

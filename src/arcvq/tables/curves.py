@@ -83,10 +83,15 @@ def _timed(run: Experiment, chosen: Mapping[str, Any]) -> str:
 def _better(
     measured: Mapping[str, list[Result]], tuned: list[Contender], epochs: int
 ) -> list[tuple[float, float, float]]:
-    """The point of whichever schedule has the higher PSNR at this length; none if neither is measured."""
-    found = [after(measured, each, epochs) for each in tuned]
-    points = [(float(epochs), psnr.mean, usage.mean) for psnr, usage in found if psnr and usage]
-    return sorted(points, key=lambda point: point[1])[-1:]
+    """The point of whichever row has the highest PSNR at this length, of the recipe's of those with the most seeds; none if none is
+    measured."""
+    found = [(each, *after(measured, each, epochs)) for each in tuned]
+    points = [
+        (psnr.seeds if each.system not in CONTENDERS else 0, (float(epochs), psnr.mean, usage.mean))
+        for each, psnr, usage in found
+        if psnr and usage
+    ]
+    return [point for _, point in sorted(points)[-1:]]
 
 
 def epoch_seconds(preset: str, results: list[Result], times: StepTimes | None) -> float | None:

@@ -222,8 +222,8 @@ LEVEL = 0.05
 # In the final alone, beside the one that they are variants of: a short training has nearly the same curves.
 VARIANTS = {
     "scaffold-sq-light": [
-        _on_draws("-brief", ", γ0 = 0.1, taken down in as many steps as in 100 epochs", *in_steps(*EARLY, 100), *_weight(weight=0.1)),
-        _on_draws("-briefer", ", γ0 = 0.1, taken down in as many steps as in 25 epochs", *in_steps(*EARLY, 25), *_weight(weight=0.1)),
+        _on_draws("-brief", ", γ0 = 0.1, taken down as in 100 epochs, within some 800 steps", *in_steps(*EARLY, 100), *_weight(weight=0.1)),
+        _on_draws("-briefer", ", γ0 = 0.1, taken down as in 25 epochs, within some 200 steps", *in_steps(*EARLY, 25), *_weight(weight=0.1)),
     ],
 }  # fmt: skip
 RECIPES = {each.name: each for each in (*CANDIDATES, *(each for some in VARIANTS.values() for each in some))}
@@ -369,8 +369,9 @@ def contenders(chosen: Mapping[str, Any]) -> list[Contender]:
 
 def budgets(chosen: Mapping[str, Any]) -> list[Experiment]:
     """What was chosen, at every length, on all training images. The names say what was chosen, so that another choice is
-    another run."""
-    return [run for each in contenders(chosen) for run in each.experiments()]
+    another run. The recipe's longest is not among them: that is its preset."""
+    longest = budget_name(chosen.get("recipe", ""), BUDGETS[-1])
+    return [run for each in contenders(chosen) for run in each.experiments() if run.name != longest]
 
 
 # So near to the recipe in PSNR, at some length and with one seed, that more seeds are to tell them apart.
@@ -378,13 +379,12 @@ NEAR = 0.2
 
 
 def challenges(chosen: Mapping[str, Any]) -> list[Experiment]:
-    """The runs of rivals that came near, and the recipe's at the same lengths; the preset is its longest."""
+    """The runs of rivals that came near, and the recipe's at every length but the longest, which is its preset."""
     near = chosen.get("challengers", {})
-    if not near:
-        return []
-    own = [run for each in recipe_contenders(chosen)[:1] for run in each.experiments()[:-1]]
-    rivals = {each.run_for(int(n)) for each in contenders(chosen) for n in near if each.name in near[n]}
-    return [*own, *(run for run in budgets(chosen) if run.name in rivals)]
+    asked = {each.run_for(int(n)) for each in contenders(chosen) for n in near if each.name in near[n]}
+    if near:
+        asked |= {budget_name(chosen["recipe"], epochs) for epochs in BUDGETS}
+    return [run for run in budgets(chosen) if run.name in asked]
 
 
 # Short enough for three seeds each.
