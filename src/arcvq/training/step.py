@@ -6,6 +6,7 @@ import gc
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
 import torch
@@ -51,9 +52,8 @@ class Step:
         self.layout = image_layout(self.accelerator.device)
         self.compiled = (self.forward, self.upkeep)
         if self.compile_options is not None:
-            make_room()
-            forward = torch.compile(self.forward, dynamic=False, options=self.compile_options)
-            self.compiled = (forward, torch.compile(self.upkeep, dynamic=False))
+            forward = torch.compile(copied(self.forward), dynamic=False, options=self.compile_options)
+            self.compiled = (forward, torch.compile(copied(self.upkeep), dynamic=False))
 
     def __call__(self, batch: Tensor, shares: Sequence[float] = (1.0,)) -> Outcome:
         """`shares`: one micro-batch each, as much of the global batch as it says."""
@@ -95,12 +95,13 @@ def image_layout(device: torch.device) -> torch.memory_format:
     return torch.channels_last if device.type == "cuda" else torch.preserve_format
 
 
-def make_room() -> None:
-    """For one more compilation. Of one function torch keeps a few, those of trainings that are over among them, and then leaves it
-    uncompiled: the ninth training of a process would be slow."""
-    from torch._dynamo import config  # on demand: it takes long to import
-
-    config.recompile_limit += 1
+def copied(method: Callable[..., Any]) -> Callable[..., Any]:
+    """The method with code of its own. Of one piece of code torch keeps a few compilations, those of trainings that are over among
+    them, and then leaves it uncompiled: the ninth training of a process would be slow."""
+    bound: Any = method
+    of = bound.__func__
+    own = FunctionType(of.__code__.replace(), of.__globals__, of.__name__, of.__defaults__, of.__closure__)
+    return MethodType(own, bound.__self__)
 
 
 def forget_trainings() -> None:
