@@ -113,6 +113,12 @@ def test_a_ball_that_is_long_gone_does_not_squeeze_the_codes(
     assert axes.get_xlim() == pytest.approx(near, rel=0.2)
     labels = [text.get_text() for text in axes.get_legend().get_texts()]
     assert labels[-1] == "ball radius 3.4e+38, beyond the axis"
+    # One that is a little wider than the longest code is shown.
+    wide = 2 * float(healthy.last_snapshot.norms.max())
+    monkeypatch.setattr(RunHistory, "ball_radius_at", lambda self, step: wide)
+    axes = analysis.norm_histograms([healthy]).axes[1]
+    assert axes.get_xlim()[1] > wide
+    assert axes.get_legend().get_texts()[-1].get_text() == f"ball radius {wide:.3g}"
 
 
 def test_norm_histograms_of_similar_lengths_stay_linear(healthy: RunHistory) -> None:

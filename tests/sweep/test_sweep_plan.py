@@ -13,6 +13,7 @@ from arcvq import ArcvqError
 from arcvq.report import print_plan
 from arcvq.storage import write_json
 from arcvq.sweep import Places, Plan, choose_runs, make_plan
+from arcvq.sweep.run import SMALL
 from arcvq.systems import load_system, preset_names
 from arcvq.tables import EXPERIMENTS
 from arcvq.training.environment import device_name
@@ -54,6 +55,13 @@ def result(
 
 def plan_of(table: str, places: Places, **options: Any) -> Plan:
     return make_plan(table, places, device=CPU, dry_runs=False, **options)
+
+
+@pytest.mark.parametrize("table", SMALL)
+def test_all_leaves_out_no_run_of_a_table(table: str) -> None:
+    runs = {run.key for run in choose_runs(table)}
+    assert runs
+    assert runs <= {run.key for run in choose_runs("all")}
 
 
 def test_all_runs_come_in_the_order_that_is_worth_most() -> None:
