@@ -187,6 +187,49 @@ def test_rivals_that_come_near_are_asked_for_more_seeds(folder: Path, add: Add) 
     ]
 
 
+def test_a_lead_over_seeds_that_failed_is_told_as_such(folder: Path, add: Add) -> None:
+    tune(add, "vq-vae", *BEST_AT_1E_3)
+    try_recipes(add, cvq=24.5)
+    recipe, rival = "scaffold-cvq-50epochs", "vq-vae-lr1e-3-cosine"
+    for seed, psnr in ((1, 24.5), (2, 24.7)):
+        add(recipe, seed, epochs=50, exact={"psnr": psnr, "usage": 1.0})
+    add(f"{rival}-50epochs", 1, epochs=50, exact={"psnr": 24.4, "usage": 1.0})
+    add(f"{rival}-50epochs", 2, epochs=50, exact={"psnr": 12.0, "usage": 1.0}, looks={0.0: 12.0, 50.0: 12.0})
+    page = results_page(folder, None)
+    told = ["50", rival, "24.60 ± 0.14", "2", "18.20 ± 8.77", "1 of 2 collapsed", "+6.40 ± 6.20"]
+    assert rows(page, "challengers")[2:] == [told]
+    assert rows(page, "budgets", rival)[0][2] == "18.20 ± 8.77, 100.0% (1 of 2 collapsed)"
+    add(recipe, 2, epochs=50, diverged="at step 9")
+    assert rows(results_page(folder, None), "challengers")[2][2:4] == ["24.50", "1 of 2 diverged"]
+    # One that collapsed is near to nobody, nor is anybody near to it.
+    add(recipe, 1, epochs=50, exact={"psnr": 12.0, "usage": 1.0}, looks={0.0: 12.0, 50.0: 12.0})
+    assert "challengers" not in choose(named(folder))
+
+
+def test_the_recipe_s_longest_is_its_preset_unless_another_has_more_sound_seeds(folder: Path, add: Add) -> None:
+    tune(add, "vq-vae", *BEST_AT_1E_3)
+    try_recipes(add, cvq=24.5)
+
+    def shown() -> str:
+        return rows(results_page(folder, None), "budgets", "scaffold-cvq")[0][-1]
+
+    add("scaffold-cvq-500epochs", 1, exact={"psnr": 25.3, "usage": 1.0})
+    assert shown() == "25.30, 100.0%"
+    add(RECIPE_PRESET, 1, exact={"psnr": 25.0, "usage": 1.0})
+    assert shown() == "25.00, 100.0%"
+    # By the first seed of everyone, whichever of the two stands for the recipe by now.
+    add("vq-vae-lr1e-3-cosine-500epochs", exact={"psnr": 24.9, "usage": 1.0})
+    near = {"500": ["vq-vae-lr1e-3-cosine"]}
+    assert choose(named(folder))["challengers"] == near
+    add("scaffold-cvq-500epochs", 2, exact={"psnr": 25.3, "usage": 1.0})
+    assert shown() == "25.30, 100.0%"
+    assert choose(named(folder))["challengers"] == near
+    add(RECIPE_PRESET, 2, diverged="at step 9")
+    assert shown() == "25.30, 100.0%"
+    add("scaffold-cvq-500epochs", 2, diverged="at step 9")
+    assert shown() == "25.00, 100.0% (1 of 2 diverged)"
+
+
 def test_a_single_best_needs_no_final(folder: Path, add: Add) -> None:
     try_recipes(add, cvq=24.5)
     assert choose(named(folder)) == {"tuned": {}, "recipe": "scaffold-cvq"}

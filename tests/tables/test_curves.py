@@ -85,6 +85,14 @@ def test_a_recipe_has_the_steps_of_its_preset_before_its_final_too(folder: Path,
     assert shown["scaffold-sq-lighter"] == [(500.0, 25.0, 1.0)]
 
 
+def test_a_rival_s_point_is_of_its_best_row_however_many_seeds_another_has(folder: Path, add: Add) -> None:
+    tune(add, "vq-vae", *BEST_AT_1E_3)
+    add("vq-vae-lr2e-3-500epochs", exact={"psnr": 25.5, "usage": 1.0})
+    for seed in (1, 2):
+        add("vq-vae-lr1e-3-cosine-500epochs", seed, exact={"psnr": 25.0, "usage": 1.0})
+    assert [curve.points for curve in curves(named(folder)) if curve.whole] == [[(500.0, 25.5, 1.0)]]
+
+
 def test_a_file_of_other_times_is_refused(folder: Path) -> None:
     assert block(results_page(folder, None), "steps") == "Not measured yet."
     (folder / "steps.json").write_text('{"device": "A GPU", "date": "2026-01-02", "rows": [{"preset": "a"}]}')

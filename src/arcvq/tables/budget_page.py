@@ -8,7 +8,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from arcvq.tables.chosen import after, choose, lengths, presets
-from arcvq.tables.results import METRICS, Cell, Result, cell, fate, metric_text, number, of_run, precision_note, table
+from arcvq.tables.results import (
+    METRICS,
+    Cell,
+    Result,
+    cell,
+    failures,
+    fate,
+    metric_text,
+    number,
+    of_run,
+    precision_note,
+    table,
+)
 from arcvq.tables.rows import ABSENT, NOTHING, Grouped
 from arcvq.tables.studies import (
     BUDGETS,
@@ -32,11 +44,12 @@ Named = dict[str, list[Result]]
 
 @dataclass(frozen=True)
 class Outcome:
-    """On the test set; `word` where no number tells it: diverged or collapsed."""
+    """On the test set; `word` where no number tells it: diverged or collapsed; `failed` where that is so of some seeds."""
 
     psnr: Cell | None = None
     usage: Cell | None = None
     word: str = ""
+    failed: str = ""
 
     @property
     def known(self) -> bool:
@@ -47,7 +60,8 @@ class Outcome:
         if self.psnr is None or self.word:
             return self.word or NOTHING
         usage = f", {number('usage', self.usage.mean)}" if self.usage else ""
-        return metric_text("psnr", self.psnr, self.psnr.seeds) + usage
+        failed = f" ({self.failed})" if self.failed else ""
+        return metric_text("psnr", self.psnr, self.psnr.seeds) + usage + failed
 
 
 @dataclass(frozen=True)
@@ -85,7 +99,7 @@ def _line(each: Contender, measured: Named, side: str) -> Line:
     for epochs in BUDGETS:
         if each.tells_of(epochs):
             of_length = measured.get(budget_name(each.name, epochs), [])
-            at[epochs] = Outcome(*after(measured, each, epochs), fate(of_length))
+            at[epochs] = Outcome(*after(measured, each, epochs), fate(of_length), failures(of_length))
     own = [measured[run] for n in each.lengths if (run := budget_name(each.name, n)) in measured]
     return Line(each.name, side, at, own[-1] if own else [])
 
@@ -94,7 +108,8 @@ def _as_they_are(named: Named) -> Iterator[Line]:
     every = presets(named)
     for preset in CONTENDERS:
         results = every.get(preset, [])
-        outcome = Outcome(cell(results, "exact", "psnr"), cell(results, "exact", "usage"), fate(results))
+        psnr, usage = (cell(results, "exact", metric) for metric in ("psnr", "usage"))
+        outcome = Outcome(psnr, usage, fate(results), failures(results))
         yield Line(preset_name(preset), "rival", {LONGEST: outcome}, results)
 
 
@@ -216,26 +231,32 @@ def longest_page(grouped: Grouped, _: dict[str, Any]) -> list[str]:
 def challengers_page(grouped: Grouped, _: dict[str, Any]) -> list[str]:
     """Length by length, every rival that came near, and by how much the recipe is ahead of it."""
     named = grouped.get(DATA, {})
-    near = choose(named).get("challengers", {})
+    chosen = choose(named)
+    near = chosen.get("challengers", {})
     every, rows, shown = budget_lines(named), [], []
+    ours = {
+        epochs: outcome for line in every if line.name == chosen.get("recipe") for epochs, outcome in line.at.items()
+    }
     for epochs in BUDGETS:
-        ours = surest(every, epochs)
         theirs = [line for line in every if line.name in near.get(str(epochs), ())]
         for line in sorted(theirs, key=lambda line: -(line.psnr(epochs) or 0.0)):
-            own, other = (each.at[epochs].psnr for each in (ours[0], line)) if ours else (None, None)
-            if own and other:
-                rows.append([str(epochs), line.name, *_beside(own), *_beside(other), _lead(own, other)])
-                shown += line.longest
+            own, other = ours[epochs], line.at[epochs]
+            rows.append([str(epochs), line.name, *_beside(own), *_beside(other), _lead(own.psnr, other.psnr)])
+            shown += line.longest
     headings = ["epochs", "rival", "recipe's PSNR", "seeds", "rival's PSNR", "seeds", "lead ± standard error"]
     return [*table(headings, rows, left=2), *precision_note(shown)] if rows else [ABSENT]
 
 
-def _beside(found: Cell) -> tuple[str, str]:
-    return metric_text("psnr", found, found.seeds), str(found.seeds)
+def _beside(found: Outcome) -> tuple[str, str]:
+    if found.psnr is None or found.word:
+        return found.word or NOTHING, NOTHING
+    return metric_text("psnr", found.psnr, found.psnr.seeds), found.failed or str(found.psnr.seeds)
 
 
-def _lead(own: Cell, other: Cell) -> str:
+def _lead(own: Cell | None, other: Cell | None) -> str:
     """With the standard error of a difference of means, where both have more seeds than one."""
+    if own is None or other is None:
+        return NOTHING
     lead = f"{own.mean - other.mean:+.2f}"
     if own.spread is None or other.spread is None:
         return lead

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from arcvq.storage import read_json
 from arcvq.tables.experiments import Experiment
-from arcvq.tables.results import Cell, Result, alike, cell
+from arcvq.tables.results import Cell, Result, alike, cell, sound
 from arcvq.tables.studies import (
     BUDGETS,
     CANDIDATES,
@@ -81,9 +81,10 @@ def challengers(named: Mapping[str, list[Result]], chosen: Mapping[str, Any]) ->
     """By length: the rivals that are near to the recipe, or above it, by the first seed of everyone. More seeds must not change who is
     asked for them."""
     compared, found = contenders(chosen), {}
-    first = {
-        name: [result for result in results if result.seed == 1] for name, results in _lengths(named, chosen).items()
-    }
+    measured = _lengths(
+        {name: [result for result in results if result.seed == 1] for name, results in named.items()}, chosen
+    )
+    first = {name: [result for result in results if not result.collapsed] for name, results in measured.items()}
     for epochs in BUDGETS:
         psnr = {each.name: told.mean for each in compared if (told := after(first, each, epochs)[0])}
         own = psnr.get(chosen.get("recipe", ""))
@@ -177,7 +178,7 @@ def _lengths(named: Mapping[str, list[Result]], chosen: Mapping[str, Any]) -> di
     runs = [run.name for each in (*contenders(chosen), *with_and_without(chosen)) for run in each.experiments()]
     found = alike(named, [*runs, RECIPE_PRESET], diverged=True)
     preset, longest = found.pop(RECIPE_PRESET, []), budget_name(chosen.get("recipe", ""), BUDGETS[-1])
-    if "recipe" in chosen and preset and len(preset) >= len(found.get(longest, [])):
+    if "recipe" in chosen and preset and sound(preset) >= sound(found.get(longest, [])):
         found[longest] = preset
     return found
 

@@ -162,7 +162,7 @@ TABLES: tuple[Table | PrintedTable, ...] = (
     Table("tuning", "Study: learning rate and its schedule, for every system", _own(TUNING_RUNS), data=("cifar10",)),
     Table("recipe", "Study: a better recipe", _own(RECIPE_RUNS), data=("cifar10",)),
     Table("budgets", "Study: quality against training time", _own(BUDGET_RUNS), data=("cifar10",)),
-    Table("challengers", "Study: the nearest rivals, with three seeds", _own(CHALLENGE_RUNS), data=("cifar10",), seeds=(1, 2, 3)),
+    Table("challengers", "Study: the nearest rivals, with more seeds", _own(CHALLENGE_RUNS), data=("cifar10",), seeds=(1, 2, 3)),
     Table("samp", "Study: the recipe with ball and ArcLoss, and without", _own(SAMP_RUNS), data=("cifar10",), seeds=(1, 2, 3)),
     Table("scaffold", "The recipe as a preset", (Row("arcvq-scaffold", "arcvq-scaffold", None),), seeds=(1, 2, 3)),
     Table("schedules", "Study: other schedules of the ArcLoss and of the norm bound", _own(SHAPED), data=("cifar10",)),

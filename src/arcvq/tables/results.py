@@ -270,6 +270,17 @@ def fate(results: Sequence[Result]) -> str:
     return "collapsed" if collapsed(results) else ""
 
 
+def sound(results: Iterable[Result]) -> int:
+    """How many came to an end that a number tells."""
+    return sum(not (result.diverged or result.collapsed) for result in results)
+
+
+def failures(results: Sequence[Result]) -> str:
+    """`1 of 3 collapsed`: said beside the number of the others, or of all."""
+    counts = {"diverged": sum(r.diverged for r in results), "collapsed": sum(r.collapsed for r in results)}
+    return ", ".join(f"{count} of {len(results)} {word}" for word, count in counts.items() if count)
+
+
 def precisions(results: Iterable[Result]) -> str:
     """In words, where runs that stand together were not all computed in fp32."""
     found = sorted({result.precision for result in results})

@@ -383,7 +383,7 @@ def challenges(chosen: Mapping[str, Any]) -> list[Experiment]:
     near = chosen.get("challengers", {})
     asked = {each.run_for(int(n)) for each in contenders(chosen) for n in near if each.name in near[n]}
     if near:
-        asked |= {budget_name(chosen["recipe"], epochs) for epochs in BUDGETS}
+        asked |= {budget_name(chosen.get("recipe", ""), epochs) for epochs in BUDGETS}
     return [run for run in budgets(chosen) if run.name in asked]
 
 
