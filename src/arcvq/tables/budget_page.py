@@ -79,8 +79,9 @@ class Line:
         return found.psnr.mean if found.psnr and not found.word else None
 
     def seeds(self, epochs: int) -> int:
+        """How many the number at a length is of."""
         found = self.at.get(epochs, Outcome())
-        return found.psnr.seeds if found.psnr else 0
+        return found.psnr.seeds if found.psnr and not found.word else 0
 
 
 def budget_lines(named: Named) -> list[Line]:
@@ -139,9 +140,8 @@ def best(lines: list[Line], side: str, epochs: int) -> tuple[Line, float] | None
 
 def surest(lines: list[Line], epochs: int) -> tuple[Line, float] | None:
     """The recipe's line with the most seeds at a length, the best of several: what one seed gained by chance does not stand for it."""
-    own = [line for line in lines if line.side == "recipe" and line.psnr(epochs) is not None]
-    most = max((line.seeds(epochs) for line in own), default=0)
-    return best([line for line in own if line.seeds(epochs) == most], "recipe", epochs)
+    most = max((line.seeds(epochs) for line in lines if line.side == "recipe"), default=0)
+    return best([line for line in lines if line.seeds(epochs) == most], "recipe", epochs)
 
 
 def standing(lines: list[Line], epochs: int) -> str:
