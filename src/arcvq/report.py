@@ -175,9 +175,13 @@ def print_plan(plan: Plan) -> None:
     diverged = sum(planned.state == "diverged" for planned in plan.runs)
     if diverged:
         print(f"{diverged} diverged: not trained again unless the result file is removed")
-    lacking = sum(planned.state == "incomplete" and not planned.open for planned in plan.runs)
+    lacking = [planned for planned in plan.runs if planned.state == "incomplete" and not planned.open]
     if lacking:
-        print(f"{lacking} results lack a protocol, LPIPS or rFID: --complete measures them")
+        gone = sum(not planned.trained for planned in lacking)
+        print(
+            f"{len(lacking)} incomplete (a protocol, LPIPS or rFID is missing, or of an older revision): --complete measures them again"
+            + f", and trains {gone} anew, whose weights were not kept" * (gone > 0)
+        )
 
 
 def _marked(name: str, metrics: Mapping[str, float], rows: Mapping[str, Mapping[str, float]]) -> str:

@@ -159,6 +159,18 @@ def test_what_is_there_is_left_out(places: Places) -> None:
     assert "cifar10/arcvq-vae-seed1" in opened
 
 
+def test_what_completing_results_takes_is_said(places: Places, capsys: pytest.CaptureFixture[str]) -> None:
+    given: Any = {"data": ["cifar10"], "seeds": [1], "only": ["vq-vae", "arcvq-vae"]}
+    for name in given["only"]:
+        result(places, f"cifar10/{name}-seed1", protocols=["exact"])
+    kept = places.models / "cifar10-vq-vae-seed1" / "config.json"
+    for trains in (", and trains 1 anew, whose weights were not kept\n", "\n"):
+        write_json(kept, {})
+        print_plan(plan_of("table1", places, **given))
+        assert f": --complete measures them again{trains}" in capsys.readouterr().out
+        kept = places.models / "cifar10-arcvq-vae-seed1" / "config.json"
+
+
 def test_a_preset_of_another_version_is_no_error(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("arcvq.sweep.run.preset_names", lambda: ["cifar10/vq-vae"])
     plan = plan_of("table1", places, data=["cifar10"], seeds=[1])

@@ -44,7 +44,11 @@ def add_sweep(commands: Commands) -> None:
     sub.add_argument(
         "--split", action="store_true", help="with --budget: start runs that will be cut; they go on next time"
     )
-    sub.add_argument("--complete", action="store_true", help="also results that lack a protocol, LPIPS or rFID")
+    sub.add_argument(
+        "--complete",
+        action="store_true",
+        help="also results that lack a protocol, LPIPS or rFID, or have an older revision's; trained anew where no weights are kept",
+    )
     sub.add_argument("--suffix", metavar="WORD", help="ends the names of the results, e.g. bf16")
     sub.add_argument(
         "--download", action="store_true", help="fetch the networks of LPIPS and FID if they are not here yet"
