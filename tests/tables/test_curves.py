@@ -75,14 +75,14 @@ def test_a_recipe_has_the_steps_of_its_preset_before_its_final_too(folder: Path,
     write_times(folder, ("cifar10/sq-vae", "fp32", 2.0), ("cifar10/arcvq-scaffold", "fp32", 3.0))
     seconds = {curve.name: curve.epoch_seconds for curve in curves(named(folder), read_step_times(folder))}
     assert seconds == {
-        "scaffold-sq": pytest.approx(49 * 3e-3),
-        "scaffold-sq-lighter": pytest.approx(49 * 3e-3),
-        "scaffold-sq-neither-sphere": pytest.approx(49 * 2e-3),
+        "scaffold-sq (recipe)": pytest.approx(49 * 3e-3),
+        "scaffold-sq-lighter (recipe before the final)": pytest.approx(49 * 3e-3),
+        "scaffold-sq-neither-sphere (recipe without SAMP)": pytest.approx(49 * 2e-3),
     }
     # Its point is of the row with the most seeds, not of the luckiest.
     shown = {curve.name: curve.points for curve in curves(named(folder))}
-    assert shown["scaffold-sq"] == [(500.0, 25.3, 1.0)]
-    assert shown["scaffold-sq-lighter"] == [(500.0, 25.0, 1.0)]
+    assert shown["scaffold-sq (recipe)"] == [(500.0, 25.3, 1.0)]
+    assert shown["scaffold-sq-lighter (recipe before the final)"] == [(500.0, 25.0, 1.0)]
 
 
 def test_a_rival_s_point_is_of_its_best_row_however_many_seeds_another_has(folder: Path, add: Add) -> None:

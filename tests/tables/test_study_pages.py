@@ -80,7 +80,7 @@ def test_what_diverges_is_tried_and_told(folder: Path, add: Add) -> None:
     page = results_page(folder, None)
     assert rows(page, "table1", "VQ-VAE", "ours")[0][2] == "not measured"
     assert rows(page, "budgets", "vq-vae, its preset")[0][1:] == ["–", "–", "–", "–", "diverged"]
-    assert [curve.name for curve in curves(named(folder))] == ["vq-vae, tuned", "scaffold-cvq"]
+    assert [curve.name for curve in curves(named(folder))] == ["vq-vae, tuned", "scaffold-cvq (recipe)"]
     add("vq-vae", exact={"psnr": 24.0})
     assert rows(results_page(folder, None), "table1", "VQ-VAE", "ours, exact")[0][2] == "1"
 

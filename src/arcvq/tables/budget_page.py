@@ -26,19 +26,19 @@ from arcvq.tables.studies import (
     BUDGETS,
     CONTENDERS,
     DATA,
+    SIDES,
     Contender,
     budget_name,
     contenders,
     finals,
     preset_name,
+    side_of,
     with_and_without,
 )
 
 LONGEST = BUDGETS[-1]
 # What a better recipe is to reach after the longest training.
 AIM = 25.5
-SAYS = {"rival": "rival", "control": "recipe without SAMP", "before": "recipe before the final", "recipe": "recipe"}
-SIDES = tuple(SAYS)
 Named = dict[str, list[Result]]
 
 
@@ -70,7 +70,7 @@ class Line:
     to be trained for."""
 
     name: str
-    side: str  # one of SIDES
+    side: str  # a key of SIDES
     at: dict[int, Outcome]
     longest: list[Result] = field(default_factory=list)  # of the longest training that is measured
 
@@ -88,11 +88,9 @@ def budget_lines(named: Named) -> list[Line]:
     """Presets as they are, everyone tuned, then the recipe without SAMP, what was chosen before its final, and the recipe, whose
     longest training is its preset."""
     chosen, measured = choose(named), lengths(named)
-    recipe = chosen.get("recipe")
-    sides = dict.fromkeys(CONTENDERS, "rival") | {chosen.get("short"): "before", recipe: "recipe"}
     found = list(_as_they_are(named))
-    found += [_line(each, measured, sides.get(each.system, "control")) for each in contenders(chosen)]
-    return sorted(found, key=lambda line: SIDES.index(line.side))
+    found += [_line(each, measured, side_of(each.system, chosen)) for each in contenders(chosen)]
+    return sorted(found, key=lambda line: list(SIDES).index(line.side))
 
 
 def _line(each: Contender, measured: Named, side: str) -> Line:
@@ -216,7 +214,7 @@ def longest_page(grouped: Grouped, _: dict[str, Any]) -> list[str]:
         ("paper", "lpips"),
         ("paper", "rfid"),
     ]
-    rows = [[line.name, SAYS[line.side], str(len(line.longest))] for line in lines]
+    rows = [[line.name, SIDES[line.side], str(len(line.longest))] for line in lines]
     for protocol, metric in columns:
         cells = [cell(line.longest, protocol, metric) for line in lines]
         leading = max((METRICS[metric][2] * each.mean for each in cells if each), default=None)

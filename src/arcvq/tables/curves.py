@@ -22,11 +22,13 @@ from arcvq.tables.studies import (
     DATA,
     RECIPE_PRESET,
     RECIPES,
+    SIDES,
     WITHOUT_SAMP,
     Contender,
     contenders,
     preset_name,
     recipe_contenders,
+    side_of,
 )
 
 # Enough for every contender, the recipe before its final and after, and its control, and to be told apart.
@@ -69,7 +71,8 @@ def curves(named: Mapping[str, list[Result]], times: StepTimes | None = None) ->
             yield Curve(preset_name(preset), system, points, False, epoch_seconds(preset, looked, times))
         points = [point for epochs in BUDGETS for point in _better(measured, tuned, epochs)]
         if points:
-            name = f"{system}, tuned" if system in CONTENDERS else system
+            role = side_of(system, chosen)
+            name = f"{system}, tuned" if role == "rival" else f"{system} ({SIDES[role]})"
             yield Curve(name, system, points, True, epoch_seconds(_timed(tuned[0].run, chosen), own, times))
 
 

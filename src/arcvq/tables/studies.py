@@ -355,6 +355,15 @@ def recipe_contenders(chosen: Mapping[str, Any]) -> list[Contender]:
     return found
 
 
+SIDES = {"rival": "rival", "control": "recipe without SAMP", "before": "recipe before the final", "recipe": "recipe"}
+
+
+def side_of(system: str, chosen: Mapping[str, Any]) -> str:
+    """What a contender is in the comparison: a key of SIDES, which says it."""
+    known = dict.fromkeys(CONTENDERS, "rival") | {chosen.get("short"): "before", chosen.get("recipe"): "recipe"}
+    return known.get(system, "control")
+
+
 def contenders(chosen: Mapping[str, Any]) -> list[Contender]:
     """The recipe, and every system under both schedules, each at the rate that was best for it."""
     found = recipe_contenders(chosen)
