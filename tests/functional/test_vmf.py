@@ -5,7 +5,7 @@ import math
 import mpmath
 import pytest
 import torch
-from scipy import special, stats
+from scipy import integrate, special, stats
 from torch.autograd import gradcheck
 
 from arcvq import ArcvqError
@@ -49,6 +49,18 @@ def test_in_three_dimensions_the_divergence_has_a_closed_form() -> None:
     kappa = torch.tensor([0.3, 1.0, 4.0, 30.0], dtype=torch.float64)
     expected = kappa / torch.tanh(kappa) - 1 + torch.log(kappa / torch.sinh(kappa))
     torch.testing.assert_close(vmf_kl(kappa, 3), expected, rtol=2e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("dim", DIMENSIONS)
+def test_the_variance_does_not_cancel_away_far_out(dim: int) -> None:
+    for value in (99.0 * dim, 101.0 * dim, 1e6, 1e8, 1e10):
+        kappa = torch.tensor([value], dtype=torch.float64, requires_grad=True)
+        mean, _ = bessel_ratio(kappa, dim)
+        expected = float(exact(value, dim)[2] / value)
+        assert vmf_variance(kappa.detach(), mean, dim).item() == pytest.approx(expected, rel=1e-6)
+        if dim > 2:
+            (slope,) = torch.autograd.grad(sample_cosine(kappa, dim, implicit=True).sum(), kappa)
+            assert torch.isfinite(slope).all()
 
 
 @pytest.mark.parametrize("dim", DIMENSIONS)
@@ -137,7 +149,27 @@ def test_the_implicit_slope_of_three_dimensions_is_the_analytic_one() -> None:
     kappa = torch.full((4,), 3.0, dtype=torch.float64, requires_grad=True)
     cosine = torch.log(torch.exp(-kappa) + quantile * 2 * torch.sinh(kappa)) / kappa
     (expected,) = torch.autograd.grad(cosine.sum(), kappa)
-    torch.testing.assert_close(implicit_slope(cosine.detach(), kappa.detach(), 3), expected, rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(implicit_slope(cosine.detach(), kappa.detach(), 3), expected, rtol=1e-8, atol=0)
+
+
+@pytest.mark.parametrize(("dim", "kappa"), [(5, 20.0), (64, 20.0), (65, 1e6), (512, 40.0), (4096, 5.0)])
+def test_the_implicit_slope_is_that_of_adaptive_integration_out_to_the_tails(dim: int, kappa: float) -> None:
+    concentration = torch.tensor([kappa], dtype=torch.float64)
+    mean, _ = bessel_ratio(concentration, dim)
+    deviation, centre = vmf_variance(concentration, mean, dim).sqrt().item(), mean.item()
+    for away in (-4, -1, 1, 4):
+        w, side = centre + away * deviation, math.copysign(1, away)
+        if w >= 1:
+            continue
+
+        def tail(out: float, w: float = w, side: float = side) -> float:
+            t = w + side * out
+            root = math.log((1 - t) * (1 + t)) - math.log((1 - w) * (1 + w))
+            return abs(t - centre) * math.exp(kappa * (t - w) + (dim - 3) / 2 * root)
+
+        expected, _ = integrate.quad(tail, 0, min(1 - side * w, 40 * deviation), epsabs=0, epsrel=1e-10, limit=500)
+        slope = implicit_slope(torch.tensor([w], dtype=torch.float64), concentration, dim).item()
+        assert slope == pytest.approx(expected, rel=1e-6), away
 
 
 def test_too_few_dimensions_are_refused() -> None:

@@ -6,6 +6,8 @@ Everything about κ is float64: in float32 the Bessel functions of a wide sphere
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -16,8 +18,11 @@ from arcvq.functional.similarity import unit
 CLIMB = 32
 # Draws side by side. Each is accepted with a probability above 0.65 for every m and κ: all fail once in 10^7 or more rarely.
 PROPOSALS = 16
-# Points of the integral behind the implicit gradient, and how many standard deviations it reaches out.
-NODES, REACH = 129, 12.0
+# Of the integral behind the implicit gradient: how many standard deviations it reaches out, and its points, and how far out those go
+# before the map that crowds them at the ends.
+REACH, NODES, SPAN = 16.0, 65, 3.2
+# From so many times m on, κ is far out.
+FAR = 100
 
 
 def check_sphere(dim: int) -> None:
@@ -57,8 +62,10 @@ def vmf_kl(kappa: Tensor, dim: int) -> Tensor:
 
 
 def vmf_variance(kappa: Tensor, mean: Tensor, dim: int) -> Tensor:
-    """A′(κ), which is also the variance of μ·z."""
-    return 1 - mean.square() - (dim - 1) * mean / kappa
+    """A′(κ), which is also the variance of μ·z. Far out, where 1 − A² cancels, from the expansion of A in 1/κ."""
+    near = 1 - mean.square() - (dim - 1) * mean / kappa
+    far = (dim - 1) / (2 * kappa.square()) * (1 - (dim - 3) / (2 * kappa) * (1 + 1.5 / kappa))
+    return torch.where(kappa > FAR * dim, far, near)
 
 
 def sample_vmf(direction: Tensor, kappa: Tensor, implicit: bool = False) -> Tensor:
@@ -107,15 +114,15 @@ def implicit_slope(cosine: Tensor, kappa: Tensor, dim: int) -> Tensor:
     spread = vmf_variance(kappa.to(torch.float64), mean, dim).sqrt()
     outward = torch.where(cosine > mean, 1.0, -1.0).to(torch.float64)
     reach = torch.minimum(1 - outward * cosine, REACH * spread)
-    # t = w ± reach·(1 − (1−x)²) packs the points against the end, where the density may fall like a root.
-    x = torch.linspace(0, 1, NODES, dtype=torch.float64, device=cosine.device)
-    t = cosine.unsqueeze(1) + (outward * reach).unsqueeze(1) * (1 - (1 - x).square())
-    inside = (1 - t.square()).clamp(min=torch.finfo(torch.float64).tiny)
-    edge = inside[:, :1]
-    log_f = kappa.unsqueeze(1) * (t - t[:, :1]) + (dim - 3) / 2 * (inside.log() - edge.log())
-    integrand = (t - mean.unsqueeze(1)).abs() * log_f.exp() * 2 * (1 - x) * reach.unsqueeze(1)
-    integrand = torch.where(x == 1, 0.0, integrand)
-    return torch.trapezoid(integrand, x, dim=1)
+    # Points that crowd at both ends (tanh-sinh): at w, where the density may fall steeply, and where it may end like a root.
+    s = torch.linspace(-SPAN, SPAN, NODES, dtype=torch.float64, device=cosine.device)
+    share = torch.sigmoid(math.pi * s.sinh())  # of the reach
+    weights = math.pi * s.cosh() * share * (1 - share) * (2 * SPAN / (NODES - 1))
+    t = cosine.unsqueeze(1) + (outward * reach).unsqueeze(1) * share
+    inside, edge = ((1 - each.square()).clamp(min=torch.finfo(torch.float64).tiny) for each in (t, cosine.unsqueeze(1)))
+    log_f = kappa.unsqueeze(1) * (t - cosine.unsqueeze(1)) + (dim - 3) / 2 * (inside.log() - edge.log())
+    integrand = (t - mean.unsqueeze(1)).abs() * log_f.exp() * weights
+    return reach * integrand.sum(dim=1)
 
 
 def _proposal(beta: Tensor, b: Tensor) -> Tensor:
