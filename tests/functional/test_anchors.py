@@ -51,10 +51,13 @@ def test_a_drawn_latent_follows_the_softmax_of_similarities(metric: Metric) -> N
     torch.manual_seed(0)
     latents, code = torch.randn(5, 3), torch.randn(1, 3)
     valid = torch.tensor([True, True, False, True, True])
-    found, _ = nearest_latents(code.expand(40_000, 3), latents, valid, metric, "auto", drawn=True)
+    found, mass = nearest_latents(code.expand(40_000, 3), latents, valid, metric, "auto", drawn=True)
     share = torch.stack([(found == row).all(dim=1).float().mean() for row in latents])
     logits = plain_similarities(code, latents, metric)[0].masked_fill(~valid, -math.inf)
     torch.testing.assert_close(share, logits.softmax(dim=0), rtol=0, atol=0.01)
+    # By these a draw from several shards is made: up to a term of the code alone they are log Σ exp.
+    alone = logits.logsumexp(dim=0) + (code.square().sum() if metric == "euclidean" else 0)
+    torch.testing.assert_close(mass, alone.expand(40_000), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("metric", ["cosine", "euclidean"])

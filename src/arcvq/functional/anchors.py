@@ -28,8 +28,8 @@ def nearest_latents(
 ) -> tuple[Tensor, Tensor]:
     """For each code (K, D) its most similar latent of (N, D), and how similar: (K, D), (K,). −inf when there is none.
 
-    `drawn` adds Gumbel noise to the similarities, so that the latent is a draw from their softmax over all tokens. In both
-    cases the best of several shards is the one with the largest number.
+    `drawn`: a latent drawn from the softmax of similarities over all tokens, and log Σ exp of them. Of several shards the most
+    similar is the one with the largest number; a draw comes from each with the softmax of these numbers.
     """
     dtype = compute_dtype(latents)
     codes, latents = codebook.to(dtype), latents.to(dtype)
@@ -49,8 +49,8 @@ def nearest_latents(
             parts = []
             for block in token_blocks(codes, latents):
                 scores = similarities(codes[block], latents, metric)  # (block, N)
-                scores = scores + gumbel(scores)
-                parts.append((scores if valid is None else scores.masked_fill(~valid, NEVER)).max(dim=1))
+                scores = scores if valid is None else scores.masked_fill(~valid, NEVER)
+                parts.append((log_sum_exp(scores), (scores + gumbel(scores)).argmax(dim=1)))
             score, chosen = (torch.cat(each) for each in zip(*parts))
     if valid is not None:
         score = torch.where(valid.any(), score, NEVER)

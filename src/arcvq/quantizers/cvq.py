@@ -10,7 +10,7 @@ from torch import Tensor
 
 from arcvq import distributed
 from arcvq.errors import ArcvqError
-from arcvq.functional import Metric, anchor_rate, contrastive_loss, nearest_latents
+from arcvq.functional import Metric, anchor_rate, contrastive_loss, gumbel, nearest_latents
 from arcvq.quantizers.base import check_weights
 from arcvq.quantizers.quantized import Record
 from arcvq.quantizers.restart import random_latents
@@ -104,8 +104,11 @@ class CVQ(VQ):
             slots = distributed.from_first_process(torch.rand(codes, device=self.pool.device)).argsort().argsort()
             self.pool.copy_(torch.where((slots < total).unsqueeze(1), fresh, self.pool))
             return self.pool
-        found, score = nearest_latents(
-            self.codebook, step.latents, step.valid, config.metric, config.backend, config.anchor == "probrandom"
-        )
-        best = distributed.gather(score).argmax(dim=0)  # (K,), a process for each code
+        drawn = config.anchor == "probrandom"
+        found, score = nearest_latents(self.codebook, step.latents, step.valid, config.metric, config.backend, drawn)
+        scores = distributed.gather(score)  # (W, K)
+        if drawn and scores.shape[0] > 1:
+            # The first process's noise decides whose draw counts, so that processes may draw alike or not.
+            scores = scores + distributed.from_first_process(gumbel(scores))
+        best = scores.argmax(dim=0)  # (K,), a process for each code
         return distributed.gather(found)[best, torch.arange(found.shape[0], device=found.device)]
