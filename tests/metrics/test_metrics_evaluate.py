@@ -46,6 +46,21 @@ def test_perfect_reconstruction() -> None:
     assert evaluate(identity, toy(), metrics=QUICK).metrics == pytest.approx({"l1": 0.0, "psnr": 100.0, "ssim": 1.0})
 
 
+def test_what_is_drawn_at_random_is_drawn_alike_every_time_and_nothing_outside_notices() -> None:
+    def drawing(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x + 0.1 * torch.randn_like(x), torch.randint(9, (len(x), 4))
+
+    def measured() -> Evaluation:
+        return evaluate(drawing, toy(), metrics=["psnr", "perplexity"], codebook_size=9, batch_size=4)
+
+    torch.manual_seed(5)
+    expected = torch.randn(3)
+    torch.manual_seed(5)
+    first = measured()
+    assert torch.equal(torch.randn(3), expected)
+    assert measured().metrics == first.metrics
+
+
 def test_psnr_is_the_mean_over_images_not_of_the_mean_error() -> None:
     offsets = torch.tensor([1.0, 50.0]).view(2, 1, 1, 1) / 127.5
     result = evaluate(lambda x: (x + offsets, None), toy(2), metrics=["psnr"])

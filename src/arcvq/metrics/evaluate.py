@@ -1,7 +1,8 @@
 """One pass over a set of images, all metrics of a tokenizer, under one protocol or several."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,7 +73,8 @@ def evaluate(
     `reconstruct` takes floats (B, C, H, W) in [-1, 1] and returns reconstructions of that shape and range, and int64
     tokens (B, ...) in which -1 is padding, or None. `codebook_size` is for quantizers without a codebook of vectors.
     `metrics` picks from METRICS; None means all. `download` lets LPIPS and FID fetch their networks when they are not
-    here. `progress` is called with images done and images in all.
+    here. `progress` is called with images done and images in all. What `reconstruct` draws at random is the same every time, on
+    the same device with the same `batch_size`, and what is drawn afterwards is as if nothing had been measured.
     """
     (found,) = evaluate_under(
         [protocol],
@@ -117,7 +119,7 @@ def evaluate_under(
         comparisons = [Comparison(protocol, images, wanted, device, download, batch_size) for protocol in chosen]
     tokens_seen = TokenCounts(codebook_size, device)
     done = 0
-    with torch.no_grad():
+    with torch.no_grad(), same_draws(device):
         begun: list[Callable[[], None]] = []
         for pixels in batches(images, batch_size, device=device):  # uint8 (B, C, H, W)
             reconstruction, tokens = reconstruct(to_unit(pixels))
@@ -151,6 +153,18 @@ def evaluate_under(
         )
         for protocol, own in zip(chosen, of_images)
     ]
+
+
+@contextmanager
+def same_draws(device: torch.device) -> Iterator[None]:
+    """Random numbers as from a fresh generator, on the CPU and on this device; those of before go on afterwards."""
+    gpus = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=gpus):
+        torch.default_generator.manual_seed(0)
+        for gpu in gpus:
+            with torch.cuda.device(gpu):
+                torch.cuda.manual_seed(0)
+        yield
 
 
 class Comparison:

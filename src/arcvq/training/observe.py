@@ -14,7 +14,6 @@ from arcvq.metrics import EXACT, evaluate
 from arcvq.quantizers import Continuous
 from arcvq.storage import write_tensors
 from arcvq.tokenizers import Tokenizer
-from arcvq.training.checkpoint import random_state, restore_random_state
 
 QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
@@ -24,7 +23,7 @@ def observe(tokenizer: Tokenizer, images: Images) -> tuple[dict[str, Any], Tenso
 
     Changes nothing: not even the mode, or what is drawn next.
     """
-    was_training, random = tokenizer.training, random_state()
+    was_training = tokenizer.training
     tokenizer.eval()
     reconstruct = Reconstructor(tokenizer)
     try:
@@ -38,7 +37,6 @@ def observe(tokenizer: Tokenizer, images: Images) -> tuple[dict[str, Any], Tenso
         )
     finally:
         tokenizer.train(was_training)
-        restore_random_state(random)
     return {**result.metrics, **reconstruct.metrics, **_codebook_state(tokenizer)}, result.counts
 
 
