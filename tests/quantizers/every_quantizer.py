@@ -18,6 +18,7 @@ from arcvq.quantizers import (
     Gaussian,
     Quantizer,
     Restart,
+    Revival,
     SimVQ,
     VonMisesFisher,
 )
@@ -40,7 +41,7 @@ KINDS: dict[str, tuple[type[Quantizer], dict[str, Any]]] = {
     "cvq under samp": (CVQ, SAMP),
     "simvq": (SimVQ, {}),
     "simvq under samp": (SimVQ, SAMP),
-    "hvq": (HVQ, {}),
+    "hvq": (HVQ, {"revival": Revival(every=1)}),
     "sq": (SQ, {}),
     "sq of images": (SQ, {"type": "II", "positions": IMAGE[0] * IMAGE[1]}),
     "sq of tokens": (SQ, {"type": "III"}),

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from arcvq import ArcvqError
-from arcvq.functional import gaussian_kl, vmf_kl
+from arcvq.functional import gaussian_kl, sample_vmf, unit, vmf_kl
 from arcvq.quantizers import Continuous, Gaussian, VonMisesFisher
 
 
@@ -54,6 +54,24 @@ def test_the_sphere_is_kept_in_training_and_evaluation() -> None:
     torch.testing.assert_close(divergence, vmf_kl(kappa, 65).float())
     assert (divergence > 0).all(), "a concentration of at least 1 never collapses onto the prior"
     torch.testing.assert_close(z, parameters[:, :-1] / parameters[:, :-1].norm(dim=1, keepdim=True))
+
+
+def test_the_gradient_of_the_draw_is_the_one_that_is_said() -> None:
+    parameters = torch.randn(50, 9, requires_grad=True)
+
+    def slope(gradient: str, layer: bool) -> torch.Tensor:
+        quantizer = VonMisesFisher(4, latent_dim=8, gradient=gradient)
+        kappa = 1 + torch.nn.functional.softplus(parameters[:, -1])
+        torch.manual_seed(2)
+        if layer:
+            z, _ = quantizer.posterior(parameters, draw=True)
+        else:
+            z = sample_vmf(unit(parameters[:, :-1]), kappa, implicit=gradient == "implicit")
+        return torch.autograd.grad(z[:, 0].sum(), parameters)[0]
+
+    for gradient in ("explicit", "implicit"):
+        torch.testing.assert_close(slope(gradient, layer=True), slope(gradient, layer=False))
+    assert (slope("explicit", layer=True) - slope("implicit", layer=True)).abs().max() > 1e-4
 
 
 @pytest.mark.parametrize("cls", [Gaussian, VonMisesFisher])

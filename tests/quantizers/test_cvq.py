@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from arcvq import Arc, ArcvqError, Ball
+from arcvq.functional import Metric, contrastive_loss
 from arcvq.quantizers import CVQ, Contrastive
 
 ANCHORS = ["closest", "random", "probrandom"]
@@ -51,6 +52,24 @@ def test_the_closest_anchor_is_the_most_similar_latent() -> None:
     # Code 1 took the third latent, so nothing is dead: its usage is .25·.01, and a = exp(−10·2·.25).
     rate = math.exp(-5 - 1e-3)
     torch.testing.assert_close(quantizer.codebook.detach()[1], (1 - rate) * codes[1] + rate * latents[2])
+
+
+def test_a_drawn_anchor_follows_the_softmax_of_similarities() -> None:
+    code, latents = torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 0.0], [0.0, 2.0], [-1.0, 0.0]])
+    quantizer = placed(code.repeat(5000, 1), anchor="probrandom")
+    quantizer.after_step(quantizer(latents))
+    moved = quantizer.codebook.detach()[1:]  # the first of these equal codes took all tokens, and stays
+    nearest = torch.cdist(moved, latents).argmin(dim=1)
+    share = torch.bincount(nearest, minlength=3) / len(moved)
+    torch.testing.assert_close(share, torch.tensor([1.0, 0.0, -1.0]).softmax(dim=0), rtol=0, atol=0.03)
+
+
+def test_the_random_pool_holds_latents_of_all_kinds() -> None:
+    quantizer, latents = CVQ(4, 50, anchor="random"), torch.randn(200, 4)
+    quantizer.after_step(quantizer(latents))
+    slots, drawn = (quantizer.pool.unsqueeze(1) == latents).all(dim=2).nonzero().unbind(dim=1)
+    assert slots.tolist() == list(range(50))
+    assert len(drawn.unique()) > 30  # 44 are expected of 50 draws from 200
 
 
 def test_a_code_used_at_its_fair_share_keeps_every_bit() -> None:
@@ -146,6 +165,16 @@ def test_the_contrastive_term_moves_codes_only_and_only_in_training() -> None:
     assert codes.norm() > 1e-5
     assert z is None
     assert "contrastive" not in quantizer.eval()(latents).losses
+
+
+@pytest.mark.parametrize("metric", ["cosine", "euclidean"])
+def test_the_contrastive_term_has_the_weight_the_temperature_and_the_metric_that_are_said(metric: Metric) -> None:
+    quantizer, latents = (
+        CVQ(4, 8, metric=metric, contrastive=Contrastive(weight=0.5, temperature=0.3)),
+        torch.randn(40, 4),
+    )
+    expected = 0.5 * contrastive_loss(latents, quantizer.codebook, metric, 0.3)
+    torch.testing.assert_close(quantizer(latents).losses["contrastive"], expected)
 
 
 @pytest.mark.parametrize(

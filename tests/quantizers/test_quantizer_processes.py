@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from arcvq import VQ, ArcVQ, Ball
-from arcvq.quantizers import Arc, Entropy, Quantized, Quantizer, Restart
+from arcvq.quantizers import CVQ, LFQ, Arc, Entropy, Quantized, Quantizer, Restart
 
 TOKENS, STEPS = 20, 2
 EVERYTHING: dict[str, Any] = {
@@ -22,6 +22,7 @@ EVERYTHING: dict[str, Any] = {
     "code_dim": 3,
 }
 RESTART = Restart(decay=0.5, threshold=0.6)
+LATENTS = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [2.0, 1.0], [-1.0, 2.0], [0.0, -1.0]])
 
 # name: class, options, tokens of each process, whether a mask is given to each process, mode at after_step
 SCENARIOS: dict[str, tuple[type[Quantizer], dict[str, Any], list[int], list[bool], bool]] = {
@@ -117,6 +118,15 @@ def own_loss(kind: str, rank: int | None) -> dict[str, Any]:
     return {"gradients": {k: p.grad.clone() for k, p in model.named_parameters() if p.grad is not None}, "stats": stats}
 
 
+def drawn_anchors(rank: int) -> Tensor:
+    """Where 4,000 equal codes go when each draws one of six latents, three of each process."""
+    quantizer = CVQ(2, 4000, anchor="probrandom")
+    with torch.no_grad():
+        quantizer.codebook.copy_(torch.tensor([1.0, 0.0]))
+    quantizer.after_step(quantizer(LATENTS.chunk(2)[rank]))
+    return quantizer.codebook.detach()[1:]  # the first took all tokens, and stays
+
+
 def worker(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
@@ -127,6 +137,12 @@ def worker(rank: int, folder: str) -> None:
     start = VQ(4, 16, start="kmeans")
     start.kmeans_start_(torch.randn(60, 4))
     results["k-means"] = start.state_dict()
+    balanced = LFQ(8, 16, balanced=True)
+    balanced.start_from_(torch.randn(60, 8))
+    results["balanced"] = balanced.state_dict()
+
+    torch.manual_seed(3)  # the same on both, as a loop that seeds its processes alike has it
+    results["anchors"] = drawn_anchors(rank)
 
     # Evaluation waits for nobody: only one process evaluates.
     if rank == 0:
@@ -199,6 +215,19 @@ def test_the_own_losses_of_those_that_draw_are_of_the_whole_batch(kind: str, ran
         for key in alone["stats"].keys() - drawn:
             torch.testing.assert_close(ours["stats"][key], alone["stats"][key], rtol=1e-5, atol=1e-6)
     assert alone["gradients"]["encoder.weight"].norm() > 1e-6
+
+
+def test_a_drawn_anchor_comes_from_all_processes_though_they_draw_alike(ranks: list[dict[str, Any]]) -> None:
+    codes = ranks[0]["anchors"]
+    assert torch.equal(ranks[1]["anchors"], codes)
+    share = torch.bincount(torch.cdist(codes, LATENTS).argmin(dim=1), minlength=6) / len(codes)
+    cosines = LATENTS[:, 0] / LATENTS.norm(dim=1)  # with the code that all of them were
+    torch.testing.assert_close(share, cosines.softmax(dim=0), rtol=0, atol=0.03)
+
+
+def test_a_balanced_start_is_the_first_processs(ranks: list[dict[str, Any]]) -> None:
+    for key in ("project_in.weight", "project_in.bias"):
+        assert torch.equal(ranks[1]["balanced"][key], ranks[0]["balanced"][key]), key
 
 
 def test_a_k_means_start_is_the_first_processs(ranks: list[dict[str, Any]]) -> None:

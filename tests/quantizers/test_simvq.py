@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from arcvq import VQ, Arc, ArcvqError, Ball
+from arcvq.functional import arc_loss
 from arcvq.quantizers import SimVQ
 
 
@@ -85,6 +86,15 @@ def test_ball_and_arc_act_on_the_projected_codes() -> None:
         shrunk += int((~inside).sum())
     assert shrunk > 0
     assert torch.equal(quantizer.basis, basis)
+
+
+def test_the_arc_loss_is_that_of_the_projected_codes() -> None:
+    quantizer, latents = trained(SimVQ(4, 16, metric="cosine", arc=Arc())), torch.randn(60, 4)
+    weight = quantizer.samp.weight(quantizer.step)
+    settings = {"scale": 10.0, "margin": 0.1, "top_k": 3}
+    loss = quantizer(latents).losses["arc"]
+    torch.testing.assert_close(loss, weight * arc_loss(latents, quantizer.codebook.detach(), **settings))
+    assert (loss - weight * arc_loss(latents, quantizer.basis, **settings)).abs() > 1e-2
 
 
 @pytest.mark.parametrize("options", [{"start": "kmeans"}, {"restart": {"decay": 0.9}}])

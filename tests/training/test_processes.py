@@ -39,6 +39,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "vq-vae-ema, micro-batches": ("vq-vae-ema", {"data.limit": 37, "training.accumulate": 3}),
     "simvq, uneven tail": ("simvq-samp", {"data.limit": 37}),
+    "vq-vae, likelihood": ("vq-vae", {"data.limit": 37, "objective.reconstruction": "likelihood"}),
+    # With one code there is nothing to draw.
+    "hvq-vae, one code": ("hvq-vae", {"data.limit": 37, "quantizer.codebook_size": 1}),
 }
 # Its draws are random, so no other run is the same.
 HIERARCHY: tuple[str, dict[str, Any]] = ("hvq-vae", {"data.limit": 37})
