@@ -5,12 +5,15 @@ from arcvq.systems import (  # each registers its systems
     cvq_vae,
     fsq,
     hvq_vae,
+    hyperspherical_vae,
     lfq,
     simvq,
     sq_vae,
     vae,
     vq_vae,
+    vq_vae_cosine,
     vq_vae_ema,
+    vq_vae_rotation,
 )
 from arcvq.systems.config import DataConfig, StageConfig, TrainingConfig
 from arcvq.systems.presets import load_system, preset_header, preset_names, preset_path, preset_title
@@ -26,6 +29,7 @@ __all__ = [
     "cvq_vae",
     "fsq",
     "hvq_vae",
+    "hyperspherical_vae",
     "lfq",
     "load_system",
     "parse_system",
@@ -37,5 +41,7 @@ __all__ = [
     "sq_vae",
     "vae",
     "vq_vae",
+    "vq_vae_cosine",
     "vq_vae_ema",
+    "vq_vae_rotation",
 ]
