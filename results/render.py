@@ -43,7 +43,7 @@ EXPECT = "# Measured: "
 def readme_section() -> str:
     """Mean ± spread over seeds, and print; the systems and the recipe as their presets are. All in one precision; variants and
     other precisions are in RESULTS.md."""
-    printed = read_printed(RESULTS)
+    printed = read_printed()
     lines = []
     for data, named in group(read_results(RESULTS)).items():
         rows: list[list[str]] = []

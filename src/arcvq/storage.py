@@ -110,7 +110,7 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
         data = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ArcvqError(f"{path.parent}: not {what}: {path.name} is missing") from None
-    except (json.JSONDecodeError, UnicodeDecodeError, OSError) as error:
+    except (ValueError, RecursionError, OSError) as error:
         raise ArcvqError(f"{path}: not readable as JSON: {error}") from None
     if not isinstance(data, dict):
         raise ArcvqError(f"{path}: expected a JSON object, got {type(data).__name__}")

@@ -16,9 +16,16 @@ PRINTED = {
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What the paper prints, cut short."""
+    (tmp_path / "printed.json").write_text(json.dumps(PRINTED))
+    monkeypatch.setattr("arcvq.tables.rows.PRINTED", tmp_path / "printed.json")
+    return tmp_path / "printed.json"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, printed: Path) -> Path:
     (tmp_path / "results").mkdir()
-    (tmp_path / "results" / "printed.json").write_text(json.dumps(PRINTED))
     return tmp_path / "results"
 
 

@@ -178,13 +178,16 @@ def test_what_people_wrote_is_kept(folder: Path, add: Add) -> None:
     shorter = re.sub(r"## Table 2.*?table2:end -->\n", "", again, flags=re.S)
     assert "<!-- table2:begin -->" in results_page(folder, shorter)
     for lost in ("<!-- table1:begin -->", "<!-- table1:end -->"):
-        with pytest.raises(ArcvqError, match=rf"the markers .*{lost}.* are not both there"):
+        with pytest.raises(ArcvqError, match=rf"the markers .*{lost}.* are not both there, .*: put them back, or"):
             results_page(folder, again.replace(lost, ""))
 
 
 def test_wrong_folders_and_files_are_named(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ArcvqError, match="none: no such folder"):
         results_page(tmp_path / "none", None)
+    (tmp_path / "file").touch()
+    with pytest.raises(ArcvqError, match="file: is a file: expected a folder of results"):
+        results_page(tmp_path / "file", None)
     (folder / "cifar10").mkdir()
     (folder / "cifar10" / "x-seed1.json").write_text("{}")
     with pytest.raises(ArcvqError, match=r"x-seed1\.json: not a result of arcvq evaluate: name is missing"):
@@ -206,12 +209,37 @@ def test_a_result_under_another_name_is_not_one_more_seed(folder: Path, add: Add
         read_results(folder)
 
 
+def test_a_result_in_the_folder_of_another_data_set_is_told(folder: Path, add: Add) -> None:
+    add("vq-vae", data="mnist", exact={"psnr": 28.0})
+    (folder / "mnist").rename(folder / "cifar10")
+    with pytest.raises(
+        ArcvqError, match=r"cifar10/vq-vae-seed1\.json: tells of mnist: expected it in a folder of that name"
+    ):
+        read_results(folder)
+
+
+def test_seeds_that_were_measured_on_other_images_are_not_averaged(folder: Path, add: Add) -> None:
+    for seed in (1, 2):
+        add("vq-vae", seed, exact={"psnr": 24.0})
+    path = folder / "cifar10" / "vq-vae-seed2.json"
+    path.write_text(path.read_text().replace('"images": 10000', '"images": 17'))
+    with pytest.raises(ArcvqError, match=r"no two seeds of one run, vq-vae: images\.exact is 10000 and 17"):
+        results_page(folder, None)
+
+
+def test_a_look_without_a_number_is_no_best_one(folder: Path, add: Add) -> None:
+    add("vq-vae", paper={"psnr": 24.0}, looks={1.0: float("nan"), 250.0: 24.5, 500.0: 24.0})
+    assert rows(results_page(folder, None), "looks", "cifar10, vq-vae")[0][-3:] == ["24.50", "250", "+0.500"]
+    add("vq-vae", paper={"psnr": 24.0}, looks={250.0: 24.5, 500.0: float("nan")})
+    assert "nan" not in results_page(folder, None)
+
+
 def test_nothing_gives_no_cell() -> None:
     assert Cell.of([]) is None
 
 
 def test_every_printed_number_has_a_place() -> None:
-    printed = read_printed(ROOT / "results")
+    printed = read_printed()
     main = {(data, row.run) for t in TABLES if isinstance(t, Table) for data in t.data for row in t.rows}
     assert {(data, run) for data in ("mnist", "cifar10") for run in printed[data]} <= main
     for each in TABLES:

@@ -45,6 +45,7 @@ def change(path: Path, where: str, value: Any) -> None:
         ("training", "x", "training is not an object"),
         ("training.device", None, "training.device is not text"),
         ("training.seconds", "x", "training.seconds is not a number"),
+        ("protocols.exact.metrics.psnr", 10**400, "protocols.exact.metrics.psnr is not a number or null"),
         ("measured", 3, "measured is not an object"),
         ("measured", {"device": "A GPU"}, "measured.date is missing"),
         ("diverged", "at step 9", "it diverged, and yet has protocols"),
@@ -57,7 +58,25 @@ def test_a_result_of_another_shape_is_told(folder: Path, add: Add, where: str, v
     change(path, where, value)
     with pytest.raises(ArcvqError) as error:
         read_results(folder)
-    assert str(error.value) == f"{path}: not a result of arcvq evaluate: {said}"
+    assert str(error.value) == f"{path}: not a result of arcvq evaluate: {said}; measure it again, or take it away"
+
+
+@pytest.mark.parametrize("content", ["", '{"name": ', "[" * 100_000, '{"seed": ' + "9" * 5000 + "}"])
+def test_a_result_or_a_look_that_no_json_reader_takes_is_told(folder: Path, add: Add, content: str) -> None:
+    add("vq-vae", exact={"psnr": 24.0}, looks={1.0: 19.0})
+    result = folder / "cifar10" / "vq-vae-seed1.json"
+    looks = result.with_suffix(".metrics.jsonl")
+    if content:  # without a line there is no look
+        before = looks.read_text()
+        looks.write_text(content)
+        with pytest.raises(
+            ArcvqError, match="not a file of looks along a training: expected a JSON object in each line"
+        ):
+            read_results(folder)
+        looks.write_text(before)
+    result.write_text(content)
+    with pytest.raises(ArcvqError, match=r"vq-vae-seed1\.json: not readable as JSON"):
+        read_results(folder)
 
 
 @pytest.mark.parametrize(
@@ -91,12 +110,12 @@ def test_looks_of_another_shape_are_told(folder: Path, add: Add, look: Any, said
         ("table2", [{"method": "A"}, {"codes": 1.5}], "table2[1].codes is not a whole number"),
     ],
 )
-def test_print_of_another_shape_is_told(folder: Path, where: str, value: Any, said: str) -> None:
-    assert read_printed(folder)
-    change(folder / "printed.json", where, value)
+def test_print_of_another_shape_is_told(printed: Path, where: str, value: Any, said: str) -> None:
+    assert read_printed()
+    change(printed, where, value)
     with pytest.raises(ArcvqError) as error:
-        read_printed(folder)
-    assert str(error.value) == f"{folder / 'printed.json'}: not what the paper prints: {said}"
+        read_printed()
+    assert str(error.value) == f"{printed}: not what the paper prints: {said}"
 
 
 def test_keys_that_nobody_reads_may_be_anything() -> None:

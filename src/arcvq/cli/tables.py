@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from arcvq.cli.command import Commands
+from arcvq.errors import ArcvqError
 
 
 def add_tables(commands: Commands) -> None:
@@ -31,16 +32,21 @@ def tables(arguments: argparse.Namespace) -> int:
         named = group(read_results(arguments.results)).get("cifar10", {})
         return budget_curves(named, before, read_step_times(arguments.results))
 
+    if arguments.out.suffix != ".md":  # an input among the results, say
+        raise ArcvqError(f"--out {arguments.out}: expected a page in Markdown, NAME.md")
+
     makers: dict[Path, Callable[[str | None], str]] = {
         arguments.out: lambda before: results_page(arguments.results, before),
         arguments.results / "budgets.svg": curves,
     }
-    stale = False
-    for path, make in makers.items():
+    for path in makers:
         check_file(path)
-        before = read_text(path) if path.exists() else None
-        after = make(before)
-        if after == before:
+    # All are made before one is written.
+    before = {path: read_text(path) if path.exists() else None for path in makers}
+    made = {path: make(before[path]) for path, make in makers.items()}
+    stale = False
+    for path, after in made.items():
+        if after == before[path]:
             print(f"{path}: up to date")
         elif arguments.check:
             print(f"{path}: out of date: run arcvq tables")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -137,12 +138,15 @@ def _look_cells(results: list[Result]) -> list[str]:
 
 def best_look(result: Result) -> dict[str, Any]:
     """By the squared error, as the released code chooses; early files have the PSNR alone."""
-    return min(result.looks, key=lambda look: (look.get("mse", 0.0), -look["psnr"]))
+    finite = [look for look in result.looks if math.isfinite(look["psnr"])]
+    return min(finite, key=lambda look: (look.get("mse", 0.0), -look["psnr"]))
 
 
 def gain(result: Result) -> float | None:
-    """PSNR that choosing on the test images gains; None where the looks were not at them."""
+    """PSNR that choosing on the test images gains; None where the looks were not at them, or the last saw no number."""
     if not result.looks or result.document["config"].get("data", {}).get("holdout"):
+        return None
+    if not math.isfinite(result.looks[-1]["psnr"]):
         return None
     return float(best_look(result)["psnr"] - result.looks[-1]["psnr"])
 

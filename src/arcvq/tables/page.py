@@ -59,7 +59,7 @@ BLANK = "# Results\n\n## Explanations\n"
 
 def results_page(folder: Path, before: str | None) -> str:
     """The page for the results in `folder`; `before` is the page as it is, for what people wrote into it."""
-    grouped, printed = group(read_results(folder)), read_printed(folder)
+    grouped, printed = group(read_results(folder)), read_printed()
     page = before or BLANK
     for key, lines in sections(grouped, printed, read_step_times(folder)):
         if not any(f"<!-- {key}:{end} -->" in page for end in ("begin", "end")):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from arcvq.config import to_dict
+from arcvq.data import data_names
 from arcvq.errors import ArcvqError
 from arcvq.metrics import PROTOCOLS
 from arcvq.storage import read_json
@@ -122,6 +123,11 @@ class Result:
         return bool(self.looks[-1]["psnr"] < self.looks[0]["psnr"] + 1)
 
     @property
+    def images(self) -> dict[str, int]:
+        """Protocol → on how many it was measured."""
+        return {name: measured["images"] for name, measured in self.document["protocols"].items()}
+
+    @property
     def at_a_time(self) -> int:
         """How many trainings shared the device, this one included, as far as the result tells."""
         return int(self.document["training"].get("at_a_time", 1))
@@ -169,7 +175,8 @@ class Cell:
 def read_results(folder: Path) -> list[Result]:
     """Every DATASET/NAME-seedN.json, by data set, name and seed."""
     if not folder.is_dir():
-        raise ArcvqError(f"{folder}: no such folder: expected results as DATASET/NAME-seedN.json (--results DIR)")
+        wrong = "is a file" if folder.exists() else "no such folder"
+        raise ArcvqError(f"{folder}: {wrong}: expected a folder of results, DATASET/NAME-seedN.json (--results DIR)")
     found = [read_result(path) for path in sorted(folder.glob("*/*-seed*.json"))]
     return sorted(found, key=lambda result: (result.data, result.name, result.seed))
 
@@ -179,10 +186,13 @@ def read_result(path: Path) -> Result:
     document = read_json(path, "a result")
     wrong = misfit(document, RESULT) or _wrong_protocols(document)
     if wrong:
-        raise ArcvqError(f"{path}: not a result of arcvq evaluate: {wrong}")
+        raise ArcvqError(f"{path}: not a result of arcvq evaluate: {wrong}; measure it again, or take it away")
     named = f"{document['name']}-seed{document['seed']}"
     if path.stem != named:  # or a copy would count as one more seed
         raise ArcvqError(f"{path}: tells of {named}: expected it in {named}.json")
+    data = document["config"]["data"]["name"]
+    if data in data_names() and path.parent.name != data:  # its numbers would stand among those of other images
+        raise ArcvqError(f"{path}: tells of {data}: expected it in a folder of that name")
     return Result(path.parent.name, document, read_looks(path.with_suffix(".metrics.jsonl")))
 
 
@@ -198,7 +208,7 @@ def read_looks(path: Path) -> tuple[dict[str, Any], ...]:
         return ()
     try:
         looks = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-    except ValueError:
+    except (ValueError, RecursionError):
         wrong: str | None = "expected a JSON object in each line"
     else:
         wrong = next((f"line {i}: {found}" for i, look in enumerate(looks, 1) if (found := misfit(look, LOOK))), None)
@@ -224,6 +234,7 @@ def _check_seeds(results: Sequence[Result]) -> None:
         differing = next(_differences(one.settings, other.settings), None)
         if one.seed == other.seed:
             differing = f"both are seed {one.seed}"
+        differing = differing or next(_differences(one.images, other.images, "images"), None)
         if differing:
             raise ArcvqError(f"{one.file} and {other.file}: no two seeds of one run, {one.name}: {differing}")
 
@@ -329,7 +340,9 @@ def between_markers(text: str, key: str, section: str) -> str:
     head, found, rest = text.partition(begin)
     _, closed, tail = rest.partition(end)
     if not found or not closed:
-        raise ArcvqError(f"the markers {begin} and {end} are not both there")
+        raise ArcvqError(
+            f"the markers {begin} and {end} are not both there, in this order: put them back, or take both away to begin anew"
+        )
     return f"{head}{begin}\n{section}\n{end}{tail}"
 
 

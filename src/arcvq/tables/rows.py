@@ -12,6 +12,7 @@ from arcvq.tables.paper import TABLES, PrintedTable, Row
 from arcvq.tables.results import PRECISIONS, Result
 from arcvq.tables.shapes import Shape, misfit
 
+PRINTED = Path(__file__).with_name("printed.json")
 ABSENT, NOTHING = "not measured", "–"
 Grouped = dict[str, dict[str, list[Result]]]
 
@@ -24,11 +25,11 @@ def variants(named: dict[str, list[Result]], row: Row) -> Iterator[tuple[str, li
             yield label, measured
 
 
-def read_printed(folder: Path) -> dict[str, Any]:
+def read_printed() -> dict[str, Any]:
     """What the paper prints."""
-    printed = read_json(folder / "printed.json", "a folder of results")
+    printed = read_json(PRINTED, "what the paper prints")
     if wrong := misfit(printed, _printed_shape()):
-        raise ArcvqError(f"{folder / 'printed.json'}: not what the paper prints: {wrong}")
+        raise ArcvqError(f"{PRINTED}: not what the paper prints: {wrong}")
     return printed
 
 

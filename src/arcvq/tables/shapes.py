@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -35,7 +36,9 @@ def _misfits(value: Any, shape: Shape, where: str) -> Iterator[str]:
 
 
 def _is(value: Any, kinds: str) -> bool:
-    return not isinstance(value, bool) and any(isinstance(value, KINDS[kind]) for kind in kinds.split(" or "))
+    if isinstance(value, bool) or (isinstance(value, int) and abs(value) > sys.float_info.max):
+        return False
+    return any(isinstance(value, KINDS[kind]) for kind in kinds.split(" or "))
 
 
 def _in_object(value: Mapping[str, Any], shape: Mapping[str, Any], where: str) -> Iterator[str]:
