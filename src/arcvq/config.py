@@ -12,6 +12,7 @@ import types
 import typing
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,7 +27,7 @@ def parse(cls: type[T], data: Any, where: str = "") -> T:
     """Fill the dataclass `cls` from a mapping. `where` is the dotted key of the mapping, for messages."""
     if not isinstance(data, Mapping):
         raise ArcvqError(f"{where or 'the configuration'}: expected a mapping of keys to values, got {_shown(data)}")
-    hints = typing.get_type_hints(cls)
+    hints = _type_hints(cls)  # type: ignore[arg-type]
     fields = {field.name: field for field in dataclasses.fields(cls) if field.init}  # type: ignore[arg-type]
     for key in data:
         if key not in fields:
@@ -38,6 +39,12 @@ def parse(cls: type[T], data: Any, where: str = "") -> T:
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise ArcvqError(f"missing key {_join(where, name)!r}: it has no default")
     return cls(**values)
+
+
+@cache
+def _type_hints(cls: Any) -> dict[str, Any]:
+    """Once for each class: a plan parses hundreds of configurations, of a few classes."""
+    return typing.get_type_hints(cls)
 
 
 def to_dict(config: Any) -> dict[str, Any]:

@@ -175,6 +175,8 @@ def print_plan(plan: Plan) -> None:
     diverged = sum(planned.state == "diverged" for planned in plan.runs)
     if diverged:
         print(f"{diverged} diverged: not trained again unless the result file is removed")
+    for key, why in plan.foreign.items():
+        print(f"{key}: not run: {why}")
     lacking = [planned for planned in plan.runs if planned.state == "incomplete" and not planned.open]
     if lacking:
         gone = sum(not planned.trained for planned in lacking)

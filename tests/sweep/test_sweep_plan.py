@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from arcvq import ArcvqError
+from arcvq.config import to_dict
 from arcvq.report import print_plan
 from arcvq.storage import write_json
-from arcvq.sweep import Places, Plan, choose_runs, make_plan
+from arcvq.sweep import Places, Plan, choose_runs, make_plan, run_plan
 from arcvq.sweep.run import SMALL
 from arcvq.systems import load_system, preset_names
 from arcvq.tables import EXPERIMENTS
@@ -41,8 +42,11 @@ def result(
     data, name = key.split("/")
     name, seed = name.split("-seed")
     device, date, took = measured or (device_name(CPU), "2026-01-01", 10.0)
-    training = {"epochs": 500, "precision": "fp32", "compile": False, "accumulate": 1, **how}
-    config = {"system": name, "data": {"name": data, "batch_size": 1024}, "training": training, **(model or {})}
+    run = EXPERIMENTS[name.removesuffix("-bf16")]
+    preset = f"{data}/{run.preset}"
+    config = to_dict(load_system(preset, run.settings)) if preset in preset_names() else {"system": name, "data": {}}
+    training = {**config.get("training", {"epochs": 500}), **how}
+    config |= {"data": config["data"] | {"name": data, "batch_size": 1024}, "training": training, **(model or {})}
     document = {
         "name": name, "seed": int(seed), "config": config, "measured": {"date": date, "device": device},
         "protocols": {p: {"images": 10000, "metrics": metrics, "missing": {}, "seconds": took} for p in protocols},
@@ -139,9 +143,9 @@ def test_what_is_there_is_left_out(places: Places) -> None:
     trained = places.runs / "mnist" / "vq-vae-seed1"
     trained.mkdir(parents=True)
     (trained / "training.json").write_text("{}")
-    begun = places.runs / "mnist" / "arcvq-vae-seed1"
-    begun.mkdir()
-    (begun / "config.yaml").write_text("")
+    (begun,) = choose_runs("table1", data=["mnist"], seeds=[1], only=["arcvq-vae"])
+    begun.folder(places).path.mkdir()
+    begun.folder(places).config.write_text(json.dumps(to_dict(load_system(begun.preset, begun.overrides))))
     result(places, "cifar10/sq-vae-seed1")
     earlier = places.results / "cifar10" / "sq-vae-seed1.json"
     document = json.loads(earlier.read_text())
@@ -157,6 +161,27 @@ def test_what_is_there_is_left_out(places: Places) -> None:
     assert opened == ["mnist/vq-vae-seed1", "mnist/arcvq-vae-seed1"]
     opened = [p.run.key for p in plan_of("table1", places, seeds=[1], only=["arcvq-vae"], complete=True).open]
     assert "cifar10/arcvq-vae-seed1" in opened
+
+
+def test_a_result_of_other_settings_is_not_taken_for_this_run(
+    places: Places, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given: Any = {"data": ["cifar10"], "seeds": [1], "only": ["vq-vae"]}
+    result(places, "cifar10/vq-vae-seed1", compile=True)  # how it is computed makes no other run
+    assert [p.state for p in plan_of("table1", places, **given).runs] == ["done"]
+    result(places, "cifar10/vq-vae-seed1", epochs=5)
+    plan = plan_of("table1", places, **given)
+    assert [p.state for p in plan.runs] == ["other settings"]
+    assert not plan.open
+    print_plan(plan)
+    said = f"{places.results / 'cifar10' / 'vq-vae-seed1.json'}: of another run: training.epochs is 5 and 500 here; take it away"
+    assert f"cifar10/vq-vae-seed1: not run: {said}" in capsys.readouterr().out
+    outcome = run_plan(plan, say=lambda _: None)
+    assert outcome.failed["cifar10/vq-vae-seed1"].startswith(said)
+    # What is only measured again keeps its own.
+    result(places, "cifar10/vq-vae-seed1", epochs=5, protocols=["exact"])
+    write_json(places.models / "cifar10-vq-vae-seed1" / "config.json", {})
+    assert [p.state for p in plan_of("table1", places, complete=True, **given).open] == ["incomplete"]
 
 
 def test_what_completing_results_takes_is_said(places: Places, capsys: pytest.CaptureFixture[str]) -> None:

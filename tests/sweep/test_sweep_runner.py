@@ -202,10 +202,17 @@ def test_a_run_of_other_settings_is_not_taken_for_this_one(places: Places, tiny_
     assert main(planned.run.train_command(places)[len(PYTHON) :]) == 0
     said: list[str] = []
     plan = plan_of("table1", places, ["vq-vae"], tiny_settings({"training.steps": 7}))
-    assert [each.state for each in plan.open] == ["trained"]
+    assert [each.state for each in plan.runs] == ["other settings"]
     outcome = run_plan(plan, say=said.append)
     assert "another configuration: training.steps is 6 there and 7 here" in outcome.failed["sample/vq-vae-seed1"]
     assert (outcome.done, places.results.exists()) == ([], False)
+    # Nor if it came there since the plan was made.
+    again = plan_of("table1", places, ["vq-vae"], tiny_settings())
+    planned.run.folder(places).config.write_text(
+        planned.run.folder(places).config.read_text().replace("steps: 6", "steps: 8")
+    )
+    outcome = run_plan(again, say=said.append)
+    assert "training.steps is 8 there and 6 here" in outcome.failed["sample/vq-vae-seed1"]
 
 
 def test_what_is_trained_waits_for_no_training(places: Places) -> None:

@@ -19,7 +19,8 @@ from arcvq.training.environment import device_name
 
 # Trainings that share a device under MPS unless told, if there are so many; `arcvq bench --suite packing` says what others would do.
 TOGETHER = 4
-FINISHED = ("done", "diverged", "incomplete", "not in this version")
+FOREIGN = "other settings"  # under its name lies another run
+FINISHED = ("done", "diverged", "incomplete", "not in this version", FOREIGN)
 
 
 @dataclass
@@ -33,6 +34,7 @@ class Planned:
     source: str = ""
     completes: bool = False  # an incomplete result is to be completed
     trained: bool = False  # only to be measured
+    differs: str = ""  # how what lies under its name is another run
 
     @property
     def open(self) -> bool:
@@ -56,6 +58,11 @@ class Plan:
     @property
     def open(self) -> list[Planned]:
         return [planned for planned in self.runs if planned.open]
+
+    @property
+    def foreign(self) -> dict[str, str]:
+        """Runs that cannot be made, because another lies under their name → how it differs."""
+        return {planned.run.key: planned.differs for planned in self.runs if planned.differs}
 
     @property
     def unknown(self) -> int:
@@ -96,6 +103,7 @@ class Plan:
                     "train_seconds": planned.train,
                     "evaluate_seconds": planned.evaluate,
                     "source": planned.source,
+                    "differs": planned.differs,
                     "command": planned.run.train_command(self.places)[1:] if planned.open else None,
                 }
                 for planned in self.runs
@@ -126,6 +134,10 @@ def make_plan(
     for each in planned:
         each.completes = complete and each.state == "incomplete" and each.run.preset in preset_names()
         each.trained = each.run.trained(places)
+        # What is only to be measured again has settings of its own.
+        each.differs = "" if each.completes and each.trained else each.run.foreign(places) or ""
+        if each.differs:
+            each.state, each.completes = FOREIGN, False
         if each.open:
             check_settings(each.run, again=each.completes and each.trained)
     hold()

@@ -120,7 +120,7 @@ class Runner:
         self.waiting = list(plan.open)
         self.jobs: list[Job] = []
         self.idle: dict[Kind, list[Worker]] = {TRAINING: [], MEASURING: []}
-        self.outcome = Outcome()
+        self.outcome = Outcome(failed=plan.foreign)
 
     def work(self, deadline: float | None, split: bool, signalled: list[int]) -> None:
         changed = True  # only then is there room for another

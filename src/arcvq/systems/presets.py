@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,13 @@ def preset_folder() -> Path:
 
 def preset_names() -> list[str]:
     """`cifar10/arcvq-vae`, ... in alphabetical order."""
+    return list(_shipped())
+
+
+@cache
+def _shipped() -> tuple[str, ...]:
     root = preset_folder()
-    return sorted(path.relative_to(root).with_suffix("").as_posix() for path in root.rglob("*.yaml"))
+    return tuple(sorted(path.relative_to(root).with_suffix("").as_posix() for path in root.rglob("*.yaml")))
 
 
 def preset_path(source: str) -> Path:

@@ -231,12 +231,17 @@ def group(results: Iterable[Result]) -> dict[str, dict[str, list[Result]]]:
 def _check_seeds(results: Sequence[Result]) -> None:
     """That they differ in their seed, and in nothing else that decides what comes of a training."""
     for one, other in pairwise(results):
-        differing = next(_differences(one.settings, other.settings), None)
+        differing = difference(one, other)
         if one.seed == other.seed:
             differing = f"both are seed {one.seed}"
         differing = differing or next(_differences(one.images, other.images, "images"), None)
         if differing:
             raise ArcvqError(f"{one.file} and {other.file}: no two seeds of one run, {one.name}: {differing}")
+
+
+def difference(one: Result, other: Result) -> str | None:
+    """The first of what decides what comes of a training, but for the seed, in words."""
+    return next(_differences(one.settings, other.settings), None)
 
 
 def _differences(one: Any, other: Any, where: str = "") -> Iterator[str]:
