@@ -172,6 +172,9 @@ def print_plan(plan: Plan) -> None:
         f"{len(plan.open)} to run, {done} done, {absent} not in this version; {', and '.join(lengths)}, "
         f"{plan.parallel} at a time{' under MPS' * plan.mps}, on {plan.device}"
     )
+    guessed = sum(planned.guessed for planned in plan.open)
+    if guessed:
+        print(f"of {guessed} of them, what measuring takes is a guess: its like was not measured on this device yet")
     diverged = sum(planned.state == "diverged" for planned in plan.runs)
     if diverged:
         print(f"{diverged} diverged: not trained again unless the result file is removed")

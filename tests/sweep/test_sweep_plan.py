@@ -416,7 +416,7 @@ def test_trial_steps_tell_the_time(places: Places, tiny_settings: Callable[..., 
     assert not places.runs.exists()  # a plan writes nothing
 
 
-def test_quick_runs_are_measured_without_networks(places: Places) -> None:
+def test_quick_runs_are_measured_without_networks(places: Places, capsys: pytest.CaptureFixture[str]) -> None:
     (quick,) = plan_of("tuning", places, only=["tune-vq-vae-lr1e-3"]).open
     words = quick.run.evaluate_command(places, download=True)
     assert words[words.index("--protocol") + 1 : words.index("--metrics")] == ["exact"]
@@ -433,6 +433,13 @@ def test_quick_runs_are_measured_without_networks(places: Places) -> None:
     again = plan_of("tuning", places, seeds=[2], only=["tune-vq-vae-lr1e-3"])  # it knows what was learnt
     whole = plan_of("table1", places, data=["cifar10"], seeds=[2], only=["vq-vae"])
     assert (again.open[0].evaluate, whole.open[0].evaluate) == (4.0, 20.0)
+    # And where nobody has measured, that is a guess, and said.
+    assert quick.guessed
+    assert not (again.open[0].guessed or whole.open[0].guessed)
+    print_plan(whole)
+    assert "is a guess" not in capsys.readouterr().out
+    print_plan(plan_of("table1", places, data=["mnist"], seeds=[2], only=["vq-vae"]))
+    assert "of 1 of them, what measuring takes is a guess" in capsys.readouterr().out
 
 
 def test_damaged_files_are_named(places: Places) -> None:

@@ -19,6 +19,8 @@ from arcvq.training.environment import device_name
 
 # Trainings that share a device under MPS unless told, if there are so many; `arcvq bench --suite packing` says what others would do.
 TOGETHER = 4
+# Seconds of an evaluation nobody has timed yet.
+EVALUATE, QUICK_EVALUATE = 60.0, 10.0
 FOREIGN = "other settings"  # under its name lies another run
 FINISHED = ("done", "diverged", "incomplete", "not in this version", FOREIGN)
 
@@ -34,6 +36,7 @@ class Planned:
     source: str = ""
     completes: bool = False  # an incomplete result is to be completed
     trained: bool = False  # only to be measured
+    guessed: bool = False  # how long measuring takes
     differs: str = ""  # how what lies under its name is another run
 
     @property
@@ -157,7 +160,9 @@ def make_plan(
 
 
 def estimate(planned: Planned, times: Times, places: Places) -> None:
-    planned.evaluate = times.evaluation(planned.run)
+    known = times.evaluation(planned.run)
+    planned.guessed = known is None
+    planned.evaluate = known if known is not None else QUICK_EVALUATE if planned.run.experiment.quick else EVALUATE
     if planned.trained:
         planned.train, planned.source = 0.0, "its weights"
         return

@@ -21,8 +21,6 @@ from arcvq.systems import load_system, preset_names
 from arcvq.tables import EXPERIMENTS, PRECISIONS, Result
 from arcvq.tables.shapes import Shape, misfit
 
-# Of an evaluation nobody has timed yet.
-EVALUATE, QUICK_EVALUATE = 60.0, 10.0
 # Of a training's duration, what does not grow with its length.
 BEGIN = 10.0
 # So many times as long as a training may another be whose duration it tells.
@@ -107,9 +105,9 @@ class Times:
         nearest = [t for preset, t in fastest.items() if likeness[preset] == max(likeness.values())]
         return max((replace(t, source="another preset") for t in nearest), key=lambda t: t.train, default=None)
 
-    def evaluation(self, run: Run) -> float:
+    def evaluation(self, run: Run) -> float | None:
         """By the same data set's other evaluations on this device: the latest of this sweep, or the middle one of those that the
-        results have of the last day there was any."""
+        results have of the last day there was any. None if nobody has measured its like here."""
         quick = run.experiment.quick
         own = [
             t.evaluate
@@ -122,7 +120,7 @@ class Times:
         for result in self.measured:
             if result.data == run.data and (seconds := _evaluation(result, quick)):
                 days.setdefault(result.document["measured"]["date"], []).append(seconds)
-        return statistics.median(days[max(days)]) if days else QUICK_EVALUATE if quick else EVALUATE
+        return statistics.median(days[max(days)]) if days else None
 
     def try_out(self, run: Run, how: How) -> Time | None:
         if (run.preset, how) in self.failures:
