@@ -152,24 +152,24 @@ def test_the_implicit_slope_of_three_dimensions_is_the_analytic_one() -> None:
     torch.testing.assert_close(implicit_slope(cosine.detach(), kappa.detach(), 3), expected, rtol=1e-8, atol=0)
 
 
-@pytest.mark.parametrize(("dim", "kappa"), [(5, 20.0), (64, 20.0), (65, 1e6), (512, 40.0), (4096, 5.0)])
+@pytest.mark.parametrize(("dim", "kappa"), [(3, 50.0), (4, 60.0), (64, 20.0), (65, 1e6), (512, 40.0), (4096, 5.0)])
 def test_the_implicit_slope_is_that_of_adaptive_integration_out_to_the_tails(dim: int, kappa: float) -> None:
     concentration = torch.tensor([kappa], dtype=torch.float64)
     mean, _ = bessel_ratio(concentration, dim)
     deviation, centre = vmf_variance(concentration, mean, dim).sqrt().item(), mean.item()
-    for away in (-4, -1, 1, 4):
+    for away in (-4, -1, -0.01, 0.01, 1, 4):
         w, side = centre + away * deviation, math.copysign(1, away)
         if w >= 1:
             continue
 
         def tail(out: float, w: float = w, side: float = side) -> float:
-            t = w + side * out
+            t = min(max(w + side * out, -1 + 1e-16), 1 - 1e-16)
             root = math.log((1 - t) * (1 + t)) - math.log((1 - w) * (1 + w))
             return abs(t - centre) * math.exp(kappa * (t - w) + (dim - 3) / 2 * root)
 
-        expected, _ = integrate.quad(tail, 0, min(1 - side * w, 40 * deviation), epsabs=0, epsrel=1e-10, limit=500)
+        expected, _ = integrate.quad(tail, 0, min(1 - side * w, 50 * deviation), epsabs=0, epsrel=1e-10, limit=500)
         slope = implicit_slope(torch.tensor([w], dtype=torch.float64), concentration, dim).item()
-        assert slope == pytest.approx(expected, rel=1e-6), away
+        assert slope == pytest.approx(expected, rel=1e-7), away
 
 
 def test_too_few_dimensions_are_refused() -> None:

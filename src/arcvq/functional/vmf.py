@@ -20,7 +20,7 @@ CLIMB = 32
 PROPOSALS = 16
 # Of the integral behind the implicit gradient: how many standard deviations it reaches out, and its points, and how far out those go
 # before the map that crowds them at the ends.
-REACH, NODES, SPAN = 16.0, 65, 3.2
+REACH, NODES, SPAN = 32.0, 97, 3.2
 # From so many times m on, κ is far out.
 FAR = 100
 
