@@ -212,6 +212,11 @@ def test_a_result_under_another_name_is_not_one_more_seed(folder: Path, add: Add
 def test_a_result_in_the_folder_of_another_data_set_is_told(folder: Path, add: Add) -> None:
     add("vq-vae", data="mnist", exact={"psnr": 28.0})
     (folder / "mnist").rename(folder / "cifar10")
+    path = folder / "cifar10" / "vq-vae-seed1.json"
+    before = path.read_text()
+    path.write_text(before.replace('"data": "mnist"', '"data": "cifar10"'))  # trained on the one, measured on the other
+    assert len(read_results(folder)) == 1
+    path.write_text(before)
     with pytest.raises(
         ArcvqError, match=r"cifar10/vq-vae-seed1\.json: tells of mnist: expected it in a folder of that name"
     ):
@@ -219,11 +224,13 @@ def test_a_result_in_the_folder_of_another_data_set_is_told(folder: Path, add: A
 
 
 def test_seeds_that_were_measured_on_other_images_are_not_averaged(folder: Path, add: Add) -> None:
-    for seed in (1, 2):
-        add("vq-vae", seed, exact={"psnr": 24.0})
-    path = folder / "cifar10" / "vq-vae-seed2.json"
+    add("vq-vae", 1, exact={"psnr": 24.0})
+    add("vq-vae", 2, paper={"psnr": 24.0})  # nothing to compare with its neighbours
+    add("vq-vae", 3, exact={"psnr": 24.0})
+    results_page(folder, None)
+    path = folder / "cifar10" / "vq-vae-seed3.json"
     path.write_text(path.read_text().replace('"images": 10000', '"images": 17'))
-    with pytest.raises(ArcvqError, match=r"no two seeds of one run, vq-vae: images\.exact is 10000 and 17"):
+    with pytest.raises(ArcvqError, match=r"seed3.* and .*seed1.*: measured under exact on 17 and on 10,000 images"):
         results_page(folder, None)
 
 

@@ -32,7 +32,7 @@ def tables(arguments: argparse.Namespace) -> int:
         named = group(read_results(arguments.results)).get("cifar10", {})
         return budget_curves(named, before, read_step_times(arguments.results))
 
-    if arguments.out.suffix != ".md":  # an input among the results, say
+    if arguments.out.suffix.lower() not in (".md", ".markdown"):  # an input among the results, say
         raise ArcvqError(f"--out {arguments.out}: expected a page in Markdown, NAME.md")
 
     makers: dict[Path, Callable[[str | None], str]] = {

@@ -44,6 +44,7 @@ LENGTH: dict[str, Shape] = {"epochs?": "a whole number or null", "steps?": "a wh
 RESULT: Shape = {
     "name": "text",
     "seed": "a whole number",
+    "data?": "text",
     "protocols": {
         "*": {
             "images": "a whole number",
@@ -190,7 +191,7 @@ def read_result(path: Path) -> Result:
     named = f"{document['name']}-seed{document['seed']}"
     if path.stem != named:  # or a copy would count as one more seed
         raise ArcvqError(f"{path}: tells of {named}: expected it in {named}.json")
-    data = document["config"]["data"]["name"]
+    data = document.get("data", document["config"]["data"]["name"])  # measured on it, or, in early files, trained
     if data in data_names() and path.parent.name != data:  # its numbers would stand among those of other images
         raise ArcvqError(f"{path}: tells of {data}: expected it in a folder of that name")
     return Result(path.parent.name, document, read_looks(path.with_suffix(".metrics.jsonl")))
@@ -234,9 +235,15 @@ def _check_seeds(results: Sequence[Result]) -> None:
         differing = difference(one, other)
         if one.seed == other.seed:
             differing = f"both are seed {one.seed}"
-        differing = differing or next(_differences(one.images, other.images, "images"), None)
         if differing:
             raise ArcvqError(f"{one.file} and {other.file}: no two seeds of one run, {one.name}: {differing}")
+    for protocol in {name for result in results for name in result.images}:
+        counts = {result.images[protocol]: result.file for result in results if protocol in result.images}
+        if len(counts) > 1:
+            (few, one_file), *_, (many, other_file) = sorted(counts.items())
+            raise ArcvqError(
+                f"{one_file} and {other_file}: measured under {protocol} on {few:,} and on {many:,} images: no mean is taken over these"
+            )
 
 
 def difference(one: Result, other: Result) -> str | None:
