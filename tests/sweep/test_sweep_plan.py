@@ -182,6 +182,15 @@ def test_a_result_of_other_settings_is_not_taken_for_this_run(
     result(places, "cifar10/vq-vae-seed1", epochs=5, protocols=["exact"])
     write_json(places.models / "cifar10-vq-vae-seed1" / "config.json", {})
     assert [p.state for p in plan_of("table1", places, complete=True, **given).open] == ["incomplete"]
+    # But not with the weights of a folder that is of others.
+    (run,) = choose_runs("table1", **given)
+    write_json(run.folder(places).training, {})
+    for epochs, state in ((5, "incomplete"), (500, "other settings")):
+        config = to_dict(load_system(run.preset, [*run.overrides, f"--training.epochs={epochs}"]))
+        run.folder(places).config.write_text(json.dumps(config))
+        (planned,) = plan_of("table1", places, complete=True, **given).runs
+        assert planned.state == state
+    assert f"training.epochs is 5 and 500 here; take {run.folder(places).path} away" in planned.differs
 
 
 def test_what_completing_results_takes_is_said(places: Places, capsys: pytest.CaptureFixture[str]) -> None:
@@ -393,6 +402,8 @@ def test_a_suffix_tells_of_no_other_precision(places: Places) -> None:
         plan_of("table1", places, **given)
     # What is only to be measured again has told its precision.
     result(places, "cifar10/vq-vae-bf16-seed1", protocols=["exact"], precision="bf16")
+    trained = load_system("cifar10/vq-vae", ["--training.precision=bf16"])
+    (places.runs / "cifar10" / "vq-vae-bf16-seed1" / "config.yaml").write_text(json.dumps(to_dict(trained)))
     assert plan_of("table1", places, complete=True, **given).open[0].trained
 
 

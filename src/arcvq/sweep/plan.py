@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from arcvq.config import to_dict
+from arcvq.errors import ArcvqError
 from arcvq.sweep.run import Places, Run, choose_runs
 from arcvq.sweep.sharing import mps_available
 from arcvq.sweep.times import Time, Times, check_settings
-from arcvq.systems import preset_names
-from arcvq.tables import read_results
+from arcvq.systems import System, load_system, preset_names
+from arcvq.tables import Result, read_result, read_results
+from arcvq.tables.results import difference
 from arcvq.training import RunFolder
 from arcvq.training.checkpoint import checkpoints, read_position
 from arcvq.training.environment import device_name
@@ -106,6 +110,7 @@ class Plan:
                     "train_seconds": planned.train,
                     "evaluate_seconds": planned.evaluate,
                     "source": planned.source,
+                    "guessed": planned.guessed,
                     "differs": planned.differs,
                     "command": planned.run.train_command(self.places)[1:] if planned.open else None,
                 }
@@ -137,12 +142,11 @@ def make_plan(
     for each in planned:
         each.completes = complete and each.state == "incomplete" and each.run.preset in preset_names()
         each.trained = each.run.trained(places)
-        # What is only to be measured again has settings of its own.
-        each.differs = "" if each.completes and each.trained else each.run.foreign(places) or ""
-        if each.differs:
-            each.state, each.completes = FOREIGN, False
         if each.open:
             check_settings(each.run, again=each.completes and each.trained)
+        each.differs = _foreign(each, places) or ""
+        if each.differs:
+            each.state, each.completes = FOREIGN, False
     hold()
     results = read_results(places.results) if places.results.is_dir() else []
     times = Times(places.runs / "times.json", results, device_name(device), dry_runs=dry_runs, say=say)
@@ -157,6 +161,34 @@ def make_plan(
     finally:
         times.close()
     return plan
+
+
+def _foreign(planned: Planned, places: Places) -> str | None:
+    """How what lies under a run's name, its result or its folder, is another run than this; None if it is this one."""
+    run, path, folder = planned.run, planned.run.result(places), planned.run.folder(places)
+    if planned.completes and planned.trained:
+        # Only measured again, it may be of any settings, if the weights are: the kept model's are, a folder's may not be.
+        remedy = f"take {folder.path} away, or choose another --out"
+        return _other(run, path, folder.system(), remedy) if folder.training.is_file() else None
+    try:
+        wanted = load_system(run.preset, run.overrides)
+    except ArcvqError:  # of a run that is to be made, it was told before
+        return None
+    remedy = "take it away, or keep yours apart with --suffix, or with --results and --out"
+    differing = _other(run, path, wanted, remedy) if path.is_file() else None
+    if differing or not planned.open:
+        return differing
+    try:
+        run.check_folder(places)
+    except ArcvqError as error:
+        return str(error)
+    return None
+
+
+def _other(run: Run, path: Path, system: System, remedy: str) -> str | None:
+    """How the result there is not one of this system."""
+    differing = difference(read_result(path), Result(run.data, {"config": to_dict(system)}))
+    return differing and f"{path}: of another run: {differing} here; {remedy}"
 
 
 def estimate(planned: Planned, times: Times, places: Places) -> None:

@@ -18,7 +18,6 @@ from arcvq.metrics import PROTOCOLS
 from arcvq.storage import cannot_write, locked, read_json, write_bytes, write_json, writing
 from arcvq.systems import load_system, preset_names
 from arcvq.tables import EXPERIMENTS, TABLES, Experiment, Result, Table, read_result
-from arcvq.tables.results import difference
 from arcvq.training import RunFolder
 from arcvq.training.environment import today
 
@@ -142,21 +141,6 @@ class Run:
         if self.trained(places):
             return "trained"
         return "begun" if self.folder(places).config.is_file() else "to do"
-
-    def foreign(self, places: Places) -> str | None:
-        """How what lies under this run's name, its result or its folder, is another run than this; None if it is this one."""
-        if self.preset not in preset_names():
-            return None
-        wanted = load_system(self.preset, self.overrides)
-        if self.result(places).is_file():
-            differing = difference(read_result(self.result(places)), Result(self.data, {"config": to_dict(wanted)}))
-            apart = "take it away, or keep yours apart with --suffix or --results"
-            return differing and f"{self.result(places)}: of another run: {differing} here; {apart}"
-        try:
-            self.check_folder(places)
-        except ArcvqError as error:
-            return str(error)
-        return None
 
     def complete(self, result: Result) -> bool:
         """It has all that its evaluation is to measure, as it is measured today."""
