@@ -123,11 +123,6 @@ def test_where_it_can_be_had(control: Control, monkeypatch: pytest.MonkeyPatch) 
 ONLY = ["vq-vae", "arcvq-vae", "cvq-vae", "fsq", "lfq"]
 
 
-@pytest.fixture
-def places(tmp_path: Path) -> Places:
-    return Places(tmp_path / "runs", tmp_path / "results", tmp_path / "models")
-
-
 def plan_of(places: Places, count: int, parallel: int | None = None) -> Plan:
     chosen: dict[str, Any] = {"data": ["sample"], "seeds": [1], "only": ONLY[:count]}
     return make_plan("all", places, **chosen, device=CPU, parallel=parallel, dry_runs=False)
