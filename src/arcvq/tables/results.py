@@ -237,7 +237,7 @@ def _check_seeds(results: Sequence[Result]) -> None:
             differing = f"both are seed {one.seed}"
         if differing:
             raise ArcvqError(f"{one.file} and {other.file}: no two seeds of one run, {one.name}: {differing}")
-    for protocol in {name for result in results for name in result.images}:
+    for protocol in dict.fromkeys(name for result in results for name in result.images):
         counts = {result.images[protocol]: result.file for result in results if protocol in result.images}
         if len(counts) > 1:
             (few, one_file), *_, (many, other_file) = sorted(counts.items())
