@@ -256,3 +256,25 @@ def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
     (tmp_path / "twice.yaml").write_text("training: {steps: 2}\nsystem: vq-vae\ntraining: {steps: 3}\n")
     with pytest.raises(ArcvqError, match="the key 'training' stands twice, the second time in line 3"):
         read_yaml(tmp_path / "twice.yaml")
+
+
+def test_a_field_of_text_takes_the_argument_as_it_is() -> None:
+    assert override({}, ["--name", "folder:my #1 photos: b"], Outer) == {"name": "folder:my #1 photos: b"}
+    assert override({}, ["--name", "12", "--mode", "slow"], Outer) == {"name": "12", "mode": "slow"}
+    assert override({}, ["--extra.scale", "3 # a comment", "--limit", "null"], Outer) == {
+        "extra": {"scale": 3},
+        "limit": None,
+    }
+
+
+def test_an_optional_text_can_still_be_none() -> None:
+    @dataclasses.dataclass
+    class Optional:
+        root: str | None = None
+
+    assert override({}, ["--root", "null"], Optional) == {"root": None}
+    assert override({}, ["--root", "a #b"], Optional) == {"root": "a #b"}
+
+
+def test_a_setting_without_its_section_is_told_its_dotted_name() -> None:
+    assert "did you mean inner.top_k or extra.top_k?" in message_of({"name": "a", "top_k": 5})

@@ -31,7 +31,9 @@ def parse(cls: type[T], data: Any, where: str = "") -> T:
     fields = {field.name: field for field in dataclasses.fields(cls) if field.init}  # type: ignore[arg-type]
     for key in data:
         if key not in fields:
-            raise ArcvqError(f"unknown key {_join(where, str(key))!r}{nearest(str(key), fields)}")
+            deeper = [_join(where, name) for name in _dotted(cls) if name.endswith(f".{key}")]
+            hint = f": did you mean {' or '.join(deeper)}?" if deeper else nearest(str(key), fields)
+            raise ArcvqError(f"unknown key {_join(where, str(key))!r}{hint}")
     values = {}
     for name, field in fields.items():
         if name in data:
@@ -47,13 +49,32 @@ def _type_hints(cls: Any) -> dict[str, Any]:
     return typing.get_type_hints(cls)
 
 
+def _dotted(cls: Any) -> list[str]:
+    """Every setting below `cls` by its dotted name."""
+    names = []
+    for field in dataclasses.fields(cls):
+        kind, _ = _field(cls, field.name)
+        names += (
+            [f"{field.name}.{below}" for below in _dotted(kind)] if dataclasses.is_dataclass(kind) else [field.name]
+        )
+    return names
+
+
+def _kind(hint: Any) -> Any:
+    """What a field holds when it is not None."""
+    if typing.get_origin(hint) not in (types.UnionType, typing.Union):
+        return hint
+    return next(inner for inner in typing.get_args(hint) if inner is not type(None))
+
+
 def to_dict(config: Any) -> dict[str, Any]:
     """The dataclass as plain values, ready for YAML or JSON; `parse` reads it back."""
     return dataclasses.asdict(config)
 
 
-def override(data: Mapping[str, Any], arguments: Iterable[str]) -> dict[str, Any]:
-    """`--quantizer.arc.scale 20` or `--quantizer.arc=null` on top of a nested mapping; values are read as YAML."""
+def override(data: Mapping[str, Any], arguments: Iterable[str], cls: Any = None) -> dict[str, Any]:
+    """`--quantizer.arc.scale 20` or `--quantizer.arc=null` on top of a nested mapping. Values are read as YAML; where `cls` has
+    a field of text, the value is the argument as it is."""
     result = _copy(data)
     words = list(arguments)
     while words:
@@ -68,13 +89,27 @@ def override(data: Mapping[str, Any], arguments: Iterable[str]) -> dict[str, Any
                 raise ArcvqError(f"--{key} needs a value, e.g. --{key} 1")
             value = words.pop(0)
         *parents, leaf = key.replace("-", "_").split(".")
-        target = result
+        target, kind = result, cls
         for parent in parents:
+            kind = _field(kind, parent)[0]
             if not isinstance(target.get(parent), dict):
                 target[parent] = {}
             target = target[parent]
-        target[leaf] = _yaml_value(value, key)
+        kind, optional = _field(kind, leaf)
+        as_it_is = _is_text(kind) and not (optional and value in ("null", "~", ""))
+        target[leaf] = value if as_it_is else _yaml_value(value, key)
     return result
+
+
+def _field(cls: Any, name: str) -> tuple[Any, bool]:
+    """What the field holds, and whether it may be None; nothing is known of a field that is not there."""
+    hint = _type_hints(cls).get(name) if dataclasses.is_dataclass(cls) else None
+    return (None, False) if hint is None else (_kind(hint), type(None) in typing.get_args(hint))
+
+
+def _is_text(kind: Any) -> bool:
+    literal = typing.get_origin(kind) is typing.Literal
+    return kind is str or (literal and all(isinstance(value, str) for value in typing.get_args(kind)))
 
 
 class _Loader(yaml.SafeLoader):

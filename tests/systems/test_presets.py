@@ -266,3 +266,13 @@ def test_places_are_absolute_so_that_a_run_can_be_measured_from_anywhere(
     data = load_system("sample/vq-vae", arguments).data
     assert data.name == f"folder:{tmp_path / 'pictures'}"
     assert data.root == str(tmp_path / "home" / "sets")
+
+
+def test_the_name_of_a_folder_is_taken_as_it_is() -> None:
+    system = load_system("sample/vq-vae", ["--data.name", "folder:my #1 photos"])
+    assert system.data.name.endswith("/my #1 photos")
+
+
+def test_a_setting_without_its_section_is_told_with_it() -> None:
+    with pytest.raises(ArcvqError, match=r"training\.steps"):
+        load_system("sample/vq-vae", ["--steps", "5"])

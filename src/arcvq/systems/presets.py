@@ -11,7 +11,7 @@ from typing import Any
 
 from arcvq.config import nearest, override, read_yaml
 from arcvq.errors import ArcvqError
-from arcvq.systems.registry import System, parse_system
+from arcvq.systems.registry import SYSTEMS, System, parse_system
 
 
 def preset_folder() -> Path:
@@ -65,7 +65,8 @@ def load_system(source: str, arguments: Sequence[str] = ()) -> System:
     data = read_yaml(path)
     data.setdefault("name", path.stem)
     try:
-        return parse_system(_one_length(data, override(data, arguments)))
+        system = str(override(data, arguments, System).get("system"))
+        return parse_system(_one_length(data, override(data, arguments, SYSTEMS.get(system, System))))
     except ArcvqError as error:
         raise ArcvqError(f"{source}: {error}") from None
 
