@@ -1,0 +1,110 @@
+"""The documents are run: each page's python blocks in one namespace, its bash blocks in one folder, in order."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from arcvq.data import write_png
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+PHOTOS = 24  # more than 20, so that a folder's every-20th rule has something to hold out
+
+
+@dataclass(frozen=True)
+class Block:
+    language: str
+    line: int  # of its first line of code
+    code: str
+
+
+def blocks(page: Path) -> list[Block]:
+    found, language, start, code = [], None, 0, []
+    for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
+        if language is None and line.startswith("```"):
+            language, start, code = line[3:].strip(), number + 1, []
+        elif line == "```":
+            found.append(Block(str(language), start, "\n".join(code) + "\n"))
+            language = None
+        elif language is not None:
+            code.append(line)
+    assert language is None, f"{page.name}: the block of line {start} is not closed"
+    return found
+
+
+@each_page
+def test_only_known_languages(page: Path) -> None:
+    """An unlabelled block would not be run and nobody would notice. Only the map of the tree is no code."""
+    allowed = {"python", "bash", "console", "yaml"} | ({""} if page.stem == "architecture" else set())
+    assert {block.language for block in blocks(page)} <= allowed
+
+
+def test_readme_has_code() -> None:
+    assert {"python", "bash"} <= {block.language for block in blocks(PAGES[0])}
+
+
+@each_page
+def test_every_block_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    # What the pages suppose a reader to have: a photo, and a folder of photos.
+    generator = torch.Generator().manual_seed(0)
+    for path in ["photo.png", *(f"photos/{i:02}.png" for i in range(PHOTOS))]:
+        write_png(tmp_path / path, torch.randint(256, (3, 40, 48), dtype=torch.uint8, generator=generator))
+    namespace: dict[str, Any] = {"__name__": "page"}
+    for block in blocks(page):
+        if block.language == "python":
+            # Padded, so that a traceback points into the page itself.
+            exec(compile("\n" * (block.line - 1) + block.code, str(page), "exec"), namespace)
+        elif block.language == "yaml":
+            name = re.match(r"# (\S+\.yaml)\n", block.code)
+            assert name, f"{page.name}:{block.line}: a YAML block begins with the name of its file"
+            (tmp_path / name[1]).write_text(block.code, encoding="utf-8")
+        elif block.language == "bash":
+            run_bash(page, block, tmp_path)
+
+
+def run_bash(page: Path, block: Block, folder: Path) -> None:
+    lines = block.code.splitlines()
+    for line in lines:
+        if line.startswith("make "):
+            assert set(line.split()[1:]) <= make_targets(), f"{page.name}: {line!r} is not a target of the Makefile"
+    script = "\n".join(line for line in lines if not line.startswith("make "))
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{page.name}:{block.line}:\n{script}\n{done.stdout}\n{done.stderr}"
+
+
+def make_targets() -> set[str]:
+    return set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
+
+
+@each_page
+def test_links_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
+        assert target.startswith("https://") or (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+@each_page
+def test_console_commands_exist(page: Path) -> None:
+    """The long commands are not run, but their first words are checked."""
+    for command in re.findall(r"^\$ (.+)$", "".join(b.code for b in blocks(page) if b.language == "console"), re.M):
+        words = r"(arcvq|accelerate launch .*-m arcvq) (train|evaluate|sweep|tables|bench)\b|python (-m reproduction|-m benchmarks|results/render.py)"
+        assert re.match(words, command), command
