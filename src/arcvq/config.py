@@ -103,7 +103,7 @@ def override(data: Mapping[str, Any], arguments: Iterable[str], cls: Any = None)
 
 def _field(cls: Any, name: str) -> tuple[Any, bool]:
     """What the field holds, and whether it may be None; nothing is known of a field that is not there."""
-    hint = _type_hints(cls).get(name) if dataclasses.is_dataclass(cls) else None
+    hint = _type_hints(cls).get(name) if isinstance(cls, type) and dataclasses.is_dataclass(cls) else None
     return (None, False) if hint is None else (_kind(hint), type(None) in typing.get_args(hint))
 
 

@@ -69,11 +69,36 @@ def test_greyscale_only_when_all_are(tmp_path: Path) -> None:
 
 
 def test_all_formats(tmp_path: Path) -> None:
-    for index, suffix in enumerate(["jpg", "JPEG", "png", "webp", "bmp"]):
+    for index, suffix in enumerate(["jpg", "JPEG", "png", "webp", "bmp", "tif", "TIFF", "gif"]):
         Image.new("RGB", (8, 8), (100, 100, 100)).save(tmp_path / f"{index}.{suffix}")
     (tmp_path / "notes.txt").write_text("not an image")
     (tmp_path / "._0.jpg").write_bytes(b"left by a file manager")
-    assert len(load_images(f"folder:{tmp_path}", split="train")) == 4
+    (tmp_path / "film.mp4").write_text("not an image")
+    (tmp_path / "more.txt").write_text("not an image")
+    with pytest.warns(UserWarning, match=r"3 files are not images and were left out: \.txt \(2\), \.mp4 \(1\)"):
+        train = load_images(f"folder:{tmp_path}", split="train")
+    with pytest.warns(UserWarning, match="left out"):
+        test = load_images(f"folder:{tmp_path}", split="test")
+    assert len(train) + len(test) == 8
+
+
+@pytest.mark.parametrize("suffix", ["gif", "tiff"])
+def test_of_several_frames_the_first_is_read(tmp_path: Path, suffix: str) -> None:
+    first, second = (Image.new("L", (8, 8), level) for level in (50, 200))
+    for name in "ab":
+        first.save(tmp_path / f"{name}.{suffix}", save_all=True, append_images=[second])
+    assert levels(load_images(f"folder:{tmp_path}", split="test")) == [50]
+
+
+def test_linked_folders_are_read_and_loops_are_not(tmp_path: Path) -> None:
+    flat_image(tmp_path / "elsewhere" / "a.png", 1)
+    flat_image(tmp_path / "photos" / "dog" / "b.png", 2)
+    (tmp_path / "photos" / "cat").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "photos" / "dog" / "up").symlink_to(tmp_path / "photos")
+    assert [relative.as_posix() for relative, _ in folder.image_paths(tmp_path / "photos")] == [
+        "cat/a.png",
+        "dog/b.png",
+    ]
 
 
 def test_sizes_must_agree_or_be_given(tmp_path: Path) -> None:
@@ -89,7 +114,7 @@ def test_sizes_must_agree_or_be_given(tmp_path: Path) -> None:
 def test_failures_are_one_line(tmp_path: Path) -> None:
     with pytest.raises(ArcvqError, match=r"no such folder: .*absent"):
         load_images(f"folder:{tmp_path / 'absent'}", split="train")
-    with pytest.raises(ArcvqError, match=r"no images in .*; expected files ending in \.bmp, \.jpeg"):
+    with pytest.raises(ArcvqError, match=r"no images in .*; expected files ending in \.bmp, \.gif"):
         load_images(f"folder:{tmp_path}", split="train")
     flat_image(tmp_path / "a.png", 1, size=(64, 64))
     flat_image(tmp_path / "b.png", 2, size=(64, 64))

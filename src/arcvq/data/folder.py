@@ -1,6 +1,8 @@
 """A folder of image files as a data set."""
 
-from collections.abc import Sequence
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from os import cpu_count
@@ -14,7 +16,7 @@ from arcvq.data.files import image_header, read_image
 from arcvq.data.images import CHUNK, Images, InMemoryImages, check_limit, variance_of
 from arcvq.errors import ArcvqError
 
-EXTENSIONS = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp"})
+EXTENSIONS = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif"})
 # A folder that takes no more than this, decoded, is decoded once and kept.
 MEMORY_LIMIT = 1 << 30
 # Without a test folder, every HOLD_OUT-th file is kept for testing.
@@ -147,16 +149,28 @@ def split_paths(folder: Path) -> dict[str, list[FoundFile]]:
 
 
 def image_paths(folder: Path) -> list[FoundFile]:
-    """Every image file below `folder`, sorted by relative path with forward slashes (the same on every system)."""
-    found = [
-        (path.relative_to(folder), path)
-        for path in folder.rglob("*")
-        # Files that begin with a dot are other programs' leftovers, not images.
-        if path.suffix.lower() in EXTENSIONS and not path.name.startswith(".") and path.is_file()
-    ]
+    """Every image file below `folder`, sorted by relative path with forward slashes (the same on every system). One warning
+    counts the files that are none."""
+    # Files that begin with a dot are other programs' leftovers.
+    files = [path for path in files_below(folder) if not path.name.startswith(".")]
+    found = [(path.relative_to(folder), path) for path in files if path.suffix.lower() in EXTENSIONS]
     if not found:
         raise ArcvqError(f"no images in {folder}; expected files ending in {', '.join(sorted(EXTENSIONS))}")
+    others = Counter(path.suffix.lower() or "no ending" for path in files if path.suffix.lower() not in EXTENSIONS)
+    if others:
+        kinds = ", ".join(f"{kind} ({count})" for kind, count in others.most_common(10))
+        warnings.warn(f"{folder}: {others.total()} files are not images and were left out: {kinds}", stacklevel=2)
     return sorted(found, key=lambda entry: entry[0].as_posix())
+
+
+def files_below(folder: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
+    """Links to folders are followed, except to a folder that the link itself is in."""
+    above += (folder.resolve(),)
+    for path in folder.iterdir():
+        if path.is_file():
+            yield path
+        elif path.is_dir() and path.resolve() not in above:
+            yield from files_below(path, above)
 
 
 def common_format(paths: Sequence[FoundFile], image_size: int | None) -> tuple[int, int, int]:
