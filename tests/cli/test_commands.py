@@ -136,7 +136,7 @@ def test_a_dry_run_prints_what_a_training_would_take_and_writes_nothing(
 def test_evaluate_prints_a_table_and_writes_the_document(arcvq: Run, run: Path, tmp_path: Path) -> None:
     said = arcvq(
         "evaluate", run, "--protocol", "exact", "paper", "--limit", "20", "--metrics", "psnr", "usage", "lpips",
-        "--json", tmp_path / "result.json",
+        "--out", tmp_path / "result.json",
     )  # fmt: skip
     assert (said.code, said.errors) == (0, "")
     document = json.loads((tmp_path / "result.json").read_text())
@@ -146,6 +146,11 @@ def test_evaluate_prints_a_table_and_writes_the_document(arcvq: Run, run: Path, 
         assert f"{section['metrics']['psnr']:.2f}" in said.output
         assert section["metrics"].keys() == {"psnr", "usage"}
     assert "missing lpips: " in said.output
+
+
+def test_evaluate_prints_json_when_asked_for(arcvq: Run, run: Path) -> None:
+    said = arcvq("evaluate", run, "--limit", "8", "--metrics", "psnr", "--json")
+    assert json.loads(said.output)["protocols"]["exact"]["metrics"].keys() == {"psnr"}
 
 
 def test_evaluate_takes_a_model_when_told_on_what(arcvq: Run, run: Path) -> None:
@@ -184,7 +189,7 @@ def test_encoding_twice_gives_the_same_tokens(arcvq: Run, images: Path, tmp_path
         arcvq("encode", "tiny", images, "--out", tmp_path / name)
     one, two = (np.load(tmp_path / name) for name in ("one.npz", "two.npz"))
     assert np.array_equal(one["tokens"], two["tokens"])
-    assert list(one["names"]) == [f"image-{i}" for i in range(4)]
+    assert list(one["names"]) == [f"image-{i}.png" for i in range(4)]
 
 
 def test_the_commands_take_a_precision_a_batch_size_and_a_layout(arcvq: Run, images: Path, tmp_path: Path) -> None:

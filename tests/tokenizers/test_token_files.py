@@ -22,7 +22,7 @@ from arcvq.tokenizers.files import (
     encode_files,
     image_paths,
     reconstruct_files,
-    safe_name,
+    safe_path,
     unique_names,
     write_images,
 )
@@ -137,7 +137,7 @@ def test_decoded_token_files_are_the_reconstructions(folder: Path, tmp_path: Pat
     pixels, names = reconstruct_files(tokenizer, [folder])
     tokens = Tokens.load(tmp_path / "tokens.npz")
     assert torch.equal(decode_tokens(tokenizer, tokens), pixels)
-    assert tokens.names == names == [f"image-{i:02d}" for i in range(12)]
+    assert tokens.names == names == [f"image-{i:02d}.png" for i in range(12)]
     assert pixels.dtype == torch.uint8
     assert len(torch.unique(tokens.tokens)) > 1
 
@@ -217,7 +217,8 @@ def test_folders_give_their_images_in_order_and_files_come_as_given(folder: Path
     (folder / "image-00.png").rename(folder / "deeper" / "Z.PNG")
     (folder / "notes.txt").write_text("no image")
     found = image_paths([folder / "image-05.png", folder])
-    assert [path.name for path in found[:3]] == ["image-05.png", "Z.PNG", "image-01.png"]
+    assert list(found)[:3] == ["image-05.png", "deeper/Z.PNG", "image-01.png"]
+    assert list(found.values())[:2] == [folder / "image-05.png", folder / "deeper" / "Z.PNG"]
     assert len(found) == 13
 
 
@@ -233,31 +234,51 @@ def test_missing_images_and_folders_without_any_are_named(tmp_path: Path) -> Non
         (["a", "a", "a"], ["a", "a-2", "a-3"]),
         (["a", "a", "a-2"], ["a", "a-3", "a-2"]),
         (["a-2", "a", "a"], ["a-2", "a", "a-3"]),
+        (["x/a.png", "x/a.png"], ["x/a.png", "x/a-2.png"]),
     ],
 )
 def test_names_stay_apart(names: list[str], unique: list[str]) -> None:
     assert unique_names(names) == unique
 
 
+def test_numbering_equal_names_asks_for_each_number_once() -> None:
+    class Counted(str):
+        tried = 0
+
+        def __format__(self, _: str) -> str:
+            Counted.tried += 1
+            return str(self)
+
+        def removesuffix(self, _: str) -> "Counted":
+            return self
+
+    assert unique_names([Counted("a")] * 500)[-1] == "a-500"
+    assert Counted.tried < 500
+
+
 @pytest.mark.parametrize(
     ("name", "safe"),
     [
-        ("image-01", "image-01"),
-        ("../../etc/passwd", "_.._etc_passwd"),
-        ("/absolute", "_absolute"),
-        ("..", "image"),
-        ("", "image"),
-        ("nul\0and\nline", "nul_and_line"),
+        ("image-01", "image-01.png"),
+        ("cat/a.JPG", "cat/a.png"),
+        ("cat/v1.5", "cat/v1.5.png"),
+        ("../../etc/passwd", "etc/passwd.png"),
+        ("/absolute", "absolute.png"),
+        ("a/.../b", "a/image/b.png"),
+        ("C:\\\\x", "C___x.png"),
+        ("..", "image.png"),
+        ("", "image.png"),
+        ("nul\0and\nline", "nul_and_line.png"),
     ],
 )
 def test_a_name_from_a_token_file_cannot_lead_out_of_the_folder(name: str, safe: str) -> None:
-    assert safe_name(name) == safe
+    assert safe_path(name) == safe
 
 
 def test_images_whose_names_fall_together_are_all_written(tmp_path: Path, sample_pixels: Tensor) -> None:
     paths = write_images(tmp_path / "out", sample_pixels[:3], ["a/b", "a_b", "../a_b"])
-    assert [path.name for path in paths] == ["a_b.png", "a_b-2.png", "_a_b.png"]
-    assert sorted((tmp_path / "out").iterdir()) == sorted(paths)
+    assert paths == [tmp_path / "out" / name for name in ("a/b.png", "a_b.png", "a_b-2.png")]
+    assert sorted((tmp_path / "out").rglob("*.png")) == sorted(paths)
     for path, pixels in zip(paths, sample_pixels):
         assert np.array_equal(np.asarray(Image.open(path)), pixels[0].numpy())
 

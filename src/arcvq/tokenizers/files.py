@@ -8,13 +8,14 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from arcvq.data import read_image, to_uint8, to_unit, write_png
+from arcvq.data.folder import EXTENSIONS
 from arcvq.data.folder import image_paths as images_below
 from arcvq.errors import ArcvqError
 from arcvq.storage import cannot_write, write_bytes
@@ -73,17 +74,21 @@ class Tokens:
         return cls(torch.from_numpy(tokens.astype(np.int64)), names, codebook or None)
 
 
-def image_paths(sources: Sequence[str | Path]) -> list[Path]:
-    """Files as given, folders as the images in them, in order."""
+def image_paths(sources: Sequence[str | Path]) -> dict[str, Path]:
+    """Files as given, folders as the images in them, in order; each by the path below its folder, or by the file's name."""
+    names: list[str] = []
     found: list[Path] = []
     for source in map(Path, sources):
         if source.is_dir():
-            found += [path for _, path in images_below(source)]
+            below = images_below(source)
+            names += [relative.as_posix() for relative, _ in below]
+            found += [path for _, path in below]
         elif source.exists():
+            names.append(source.name)
             found.append(source)
         else:
             raise ArcvqError(f"{source}: no such image")
-    return found
+    return dict(zip(unique_names(names), found))
 
 
 def encode_files(
@@ -98,9 +103,9 @@ def encode_files(
     paths = image_paths(sources)
     grids = [
         tokenizer.encode(part, precision=precision, batch_size=len(part)).cpu()
-        for part in _batches(tokenizer, paths, batch_size)
+        for part in _batches(tokenizer, list(paths.values()), batch_size)
     ]
-    return Tokens(torch.cat(grids), unique_names([path.stem for path in paths]), fingerprint(tokenizer))
+    return Tokens(torch.cat(grids), list(paths), fingerprint(tokenizer))
 
 
 def reconstruct_files(
@@ -115,9 +120,9 @@ def reconstruct_files(
     paths = image_paths(sources)
     parts = [
         to_uint8(tokenizer.reconstruct(part, precision=precision, batch_size=len(part))).cpu()
-        for part in _batches(tokenizer, paths, batch_size)
+        for part in _batches(tokenizer, list(paths.values()), batch_size)
     ]
-    return torch.cat(parts), unique_names([path.stem for path in paths])
+    return torch.cat(parts), list(paths)
 
 
 def decode_tokens(
@@ -142,9 +147,9 @@ def fingerprint(tokenizer: Tokenizer) -> str:
 
 
 def write_images(folder: Path, pixels: Tensor, names: Sequence[str], spare: Sequence[str | Path] = ()) -> list[Path]:
-    """One PNG each, called after its original; never over one of the files (or into the folders) of `spare`."""
-    paths = [folder / f"{name}.png" for name in unique_names([safe_name(name) for name in names])]
-    originals = {path.resolve() for path in image_paths(spare)}
+    """One PNG each, at its original's path below `folder`; never over one of the files of `spare`."""
+    paths = [folder / name for name in unique_names([safe_path(name) for name in names])]
+    originals = {path.resolve() for path in image_paths(spare).values()}
     for path in paths:
         if path.resolve() in originals:
             raise ArcvqError(f"{path}: is one of the images to read, and would be overwritten: choose another --out")
@@ -159,22 +164,31 @@ def write_images(folder: Path, pixels: Tensor, names: Sequence[str], spare: Sequ
 
 
 def unique_names(names: Sequence[str]) -> list[str]:
-    """The names as they are, numbered where two are the same: no image may be written over another."""
+    """The names as they are, numbered before the ending where two are the same: no image may be written over another."""
     taken = set(names)
     seen: set[str] = set()
+    counts: dict[str, int] = {}  # where the search for a free number goes on
     unique = []
     for name in names:
-        candidate, count = name, 1
-        while candidate in seen or (count > 1 and candidate in taken):
-            count += 1
-            candidate = f"{name}-{count}"
+        candidate, ending = name, PurePosixPath(name).suffix
+        while candidate in seen or (candidate != name and candidate in taken):
+            counts[name] = counts.get(name, 1) + 1
+            candidate = f"{name.removesuffix(ending)}-{counts[name]}{ending}"
         seen.add(candidate)
         unique.append(candidate)
     return unique
 
 
+def safe_path(name: str) -> str:
+    """A token file comes from anywhere: its names must not lead out of the folder. The ending of an image becomes .png."""
+    *folders, last = [part for part in name.split("/") if part not in ("", ".", "..")] or ["image"]
+    ending = PurePosixPath(last).suffix
+    last = last.removesuffix(ending) if ending.lower() in EXTENSIONS else last
+    return "/".join([*map(safe_name, folders), f"{safe_name(last)}.png"])
+
+
 def safe_name(name: str) -> str:
-    """A token file comes from anywhere: its names must not lead out of the folder."""
+    """One part of a path, of characters that every file system takes."""
     kept = "".join(c if c.isalnum() or c in "._- " else "_" for c in name).strip(". ")
     return kept or "image"
 
