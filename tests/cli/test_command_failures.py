@@ -80,7 +80,7 @@ def test_an_unknown_command_or_option_is_named(arguments: list[str], message: st
         (["train", "sample/vq-vae", "stray"], "unexpected argument 'stray'"),
         (["train", "sample/vq-vae", "--training.seed", "[1"], "the value '[1' is not readable as YAML"),
         (["train", "sample/vq-vae", "--system", "vqvae"], "unknown system 'vqvae': did you mean vq-vae"),
-        (["train", "sample/vq-vae", "--system", "[vq-vae]"], "unknown system ['vq-vae']"),
+        (["train", "sample/vq-vae", "--system", "[vq-vae]"], "unknown system '[vq-vae]'"),
         (["train", "sample/vq-vae", "--data.name", "imagenet", "--dry-run"], "unknown data set 'imagenet'"),
         (
             ["train", "sample/vq-vae", "--training.precision", "fp16", "--training.device=cpu", "--dry-run"],
@@ -293,7 +293,7 @@ def test_a_result_file_that_is_a_folder_is_refused_before_the_work(refused: Call
     assert "is a folder; expected the name of a file" in refused(
         "encode", "tiny", images, "--out", images.parent / "folder.npz"
     )
-    assert "is a folder; expected the name of a file" in refused("evaluate", "tiny", "--data", "sample", "--json", ".")
+    assert "is a folder; expected the name of a file" in refused("evaluate", "tiny", "--data", "sample", "--out", ".")
 
 
 def test_a_model_too_large_for_the_memory_is_one_line(refused: Callable[..., str], tmp_path: Path) -> None:

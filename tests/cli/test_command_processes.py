@@ -22,7 +22,7 @@ def test_a_tokenizer_goes_from_a_preset_to_pictures(
 ) -> None:
     trained = run("train", "sample/arcvq-vae", *tiny_settings(), "--out", "run", "--quiet", cwd=tmp_path)
     assert (trained.returncode, trained.stderr) == (0, "")
-    evaluated = run("evaluate", "run", "--limit", "16", "--metrics", "psnr", "--json", "result.json", cwd=tmp_path)
+    evaluated = run("evaluate", "run", "--limit", "16", "--metrics", "psnr", "--out", "result.json", cwd=tmp_path)
     assert (evaluated.returncode, evaluated.stderr) == (0, "")
     psnr = json.loads((tmp_path / "result.json").read_text())["protocols"]["exact"]["metrics"]["psnr"]
     assert f"{psnr:.2f}" in evaluated.stdout

@@ -163,7 +163,7 @@ class Pretended:
         if command[0] == "train":
             write_json(Path(command[command.index("--out") + 1]) / "training.json", {"steps": 6})
         else:
-            file = Path(command[command.index("--json") + 1])
+            file = Path(command[command.index("--out") + 1])
             name, _, seed = file.stem.rpartition("-seed")
             measured = {"images": 64, "metrics": {"psnr": 20.0}, "missing": {}, "seconds": 1.0}
             config = {"system": name, "data": {"name": "sample", "batch_size": 64}, "training": {"steps": 6}}

@@ -110,7 +110,7 @@ def add_evaluate(commands: Commands) -> None:
         "evaluate",
         evaluate,
         "measure a run on its test images",
-        "  arcvq evaluate runs/first\n  arcvq evaluate runs/first --protocol exact paper --json result.json",
+        "  arcvq evaluate runs/first\n  arcvq evaluate runs/first --protocol exact paper --out result.json",
     )
     sub.add_argument("run", metavar="RUN", help="a run, a saved tokenizer, or an embedded one (tiny)")
     sub.add_argument("--protocol", nargs="+", default=["exact"], metavar="NAME", help="exact (default), paper, or both")
@@ -121,7 +121,8 @@ def add_evaluate(commands: Commands) -> None:
     sub.add_argument(
         "--download", action="store_true", help="fetch the networks of LPIPS and FID if they are not here yet"
     )
-    sub.add_argument("--json", type=Path, metavar="FILE", help="write the whole result there")
+    sub.add_argument("--out", type=Path, metavar="FILE", help="write the whole result there")
+    sub.add_argument("--json", action="store_true", help="print the whole result as JSON")
 
 
 def evaluate(arguments: argparse.Namespace) -> int:
@@ -129,8 +130,8 @@ def evaluate(arguments: argparse.Namespace) -> int:
     from arcvq.storage import check_file, write_json
     from arcvq.training import measure
 
-    if arguments.json:
-        check_file(arguments.json)
+    if arguments.out:
+        check_file(arguments.out)
     whole = not (arguments.data or arguments.root or arguments.limit or arguments.metrics)
     with progress_bar() as progress:
         measured = measure(
@@ -144,7 +145,10 @@ def evaluate(arguments: argparse.Namespace) -> int:
             record=whole,
             progress=progress,
         )
-    print_measured(measured)
+    if arguments.out:
+        write_json(arguments.out, measured.document)
     if arguments.json:
-        write_json(arguments.json, measured.document)
+        print_json(measured.document)
+    else:
+        print_measured(measured)
     return 0

@@ -123,9 +123,9 @@ class Run:
 
     def evaluate_command(self, places: Places, download: bool) -> list[str]:
         if self.state(places) == "incomplete" and not self.folder(places).training.is_file():
-            words = ["evaluate", str(self.model(places)), "--data", self.data, "--json", str(self.remeasured(places))]
+            words = ["evaluate", str(self.model(places)), "--data", self.data, "--out", str(self.remeasured(places))]
         else:
-            words = ["evaluate", str(self.folder(places).path), "--json", str(self.result(places))]
+            words = ["evaluate", str(self.folder(places).path), "--out", str(self.result(places))]
         if self.experiment.quick:
             return [*PYTHON, *words, "--protocol", "exact", "--metrics", *QUICK]
         return [*PYTHON, *words, "--protocol", *PROTOCOLS, *["--download"] * download]

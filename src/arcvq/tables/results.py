@@ -67,7 +67,7 @@ LOOK: Shape = {"epoch": "a number", "psnr": "a number", "mse?": "a number", "usa
 
 @dataclass(frozen=True)
 class Result:
-    """One measured run: the document that `arcvq evaluate --json` wrote, and the looks along the way that lie beside it."""
+    """One measured run: the document that `arcvq evaluate --out` wrote, and the looks along the way that lie beside it."""
 
     data: str
     document: dict[str, Any]
