@@ -5,11 +5,12 @@ import torch
 import torchvision
 from safetensors.torch import save_file
 from torch import nn
+from torchmetrics.functional.image.lpips import _LPIPS
 
 from arcvq.errors import ArcvqError
 from arcvq.metrics import MissingWeights, lpips_distance, lpips_network
 from arcvq.metrics import weights as weights_module
-from arcvq.metrics.lpips import TRUNKS, untrained_network
+from arcvq.metrics.lpips import TRUNKS, LpipsName, untrained_network
 
 
 @pytest.fixture(scope="module")
@@ -18,11 +19,8 @@ def weights_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("weights")
     generator = torch.Generator().manual_seed(0)
     for name, trunk in TRUNKS.items():
-        slices = untrained_network(name).get_submodule("net")  # type: ignore[arg-type]
-        state = {
-            key.split(".", 1)[1]: 0.05 * torch.randn(value.shape, generator=generator)
-            for key, value in slices.state_dict().items()
-        }
+        net = untrained_network(name).net  # type: ignore[arg-type]
+        state = {key: 0.05 * torch.randn(value.shape, generator=generator) for key, value in net.state_dict().items()}
         save_file(state, folder / trunk.file)
     return folder
 
@@ -47,9 +45,6 @@ def test_distance(vgg: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
     distance = lpips_distance(x, x.flip(3), vgg)
     assert distance.shape == (2,)
     assert (distance > 0).all()
-    # The package's own call is the reference: one image at a time, [0, 1] stretched to [-1, 1].
-    alone = torch.stack([vgg(2 * a[None] - 1, 2 * a[None].flip(3) - 1).squeeze() for a in x])
-    assert torch.allclose(distance, alone, atol=1e-6)
     monkeypatch.setattr("arcvq.metrics.lpips.PIXELS_AT_ONCE", 16 * 17)
     assert torch.allclose(lpips_distance(x, x.flip(3), vgg), distance, atol=1e-6)
 
@@ -60,12 +55,28 @@ def test_distance(vgg: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["vgg", "alex"])
+def test_distance_is_that_of_torchmetrics(
+    name: LpipsName, weights_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ARCVQ_WEIGHTS", str(weights_folder))
+    network = lpips_network(name)
+    theirs = _LPIPS(net=name, pnet_rand=True)
+    # Their trunk is cut into slices that keep torchvision's numbers: slice2.5.weight is features.5.weight.
+    state = network.get_submodule("net").state_dict()
+    theirs.net.load_state_dict({key: state[key.split(".", 1)[1]] for key in theirs.net.state_dict()})
+    x, y = torch.rand(2, 3, 3, 40, 33, generator=torch.Generator().manual_seed(0))
+    expected = torch.cat([theirs(a[None], b[None], normalize=True).flatten() for a, b in zip(x, y)])
+    assert expected.min() > 1e-3
+    assert torch.allclose(lpips_distance(x, y, network), expected, rtol=0, atol=1e-6)
+
+
 def test_network_holds_the_file_and_is_frozen(weights_folder: Path, vgg: nn.Module) -> None:
     from safetensors.torch import load_file
 
     state = load_file(weights_folder / "vgg16-features.safetensors")
-    assert torch.equal(vgg.get_submodule("net.slice5").state_dict()["28.weight"], state["28.weight"])
-    # The package's layout is torchvision's: every feature tensor has its place.
+    assert torch.equal(vgg.get_submodule("net").state_dict()["28.weight"], state["28.weight"])
+    # Every feature tensor of torchvision's has its place.
     assert state.keys() == torchvision.models.vgg16(init_weights=False).features.state_dict().keys()
     assert not vgg.training
     assert not any(parameter.requires_grad for parameter in vgg.parameters())
@@ -105,7 +116,7 @@ def test_cache_of_torchvision_is_used(no_cache: Path, weights_folder: Path) -> N
         {f"features.{key}": value for key, value in state.items()} | {"classifier.1.bias": torch.ones(1)}, cached
     )
     network = lpips_network("alex")
-    assert torch.equal(network.get_submodule("net.slice1").state_dict()["0.bias"], state["0.bias"])
+    assert torch.equal(network.get_submodule("net").state_dict()["0.bias"], state["0.bias"])
     cached.write_bytes(b"half a file")
     with pytest.raises(ArcvqError, match=r"cannot read .*alexnet-owt-7be5be79\.pth .*fetch it again"):
         lpips_network("alex")

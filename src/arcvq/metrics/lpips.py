@@ -1,7 +1,8 @@
 """LPIPS v0.1: distance between the features of a classification network, weighted as people judged it."""
 
-import warnings
 from dataclasses import dataclass
+from importlib import resources
+from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -22,18 +23,58 @@ class Trunk:
     file: str
     url: str
     constructor: str
+    ends: tuple[int, ...]  # the features are compared after these many layers
     smallest: int  # below this many pixels a pooling layer would have nothing left
 
 
 TRUNKS: dict[str, Trunk] = {
-    "vgg": Trunk("vgg16-features.safetensors", "https://download.pytorch.org/models/vgg16-397923af.pth", "vgg16", 16),
+    "vgg": Trunk(
+        "vgg16-features.safetensors",
+        "https://download.pytorch.org/models/vgg16-397923af.pth",
+        "vgg16",
+        (4, 9, 16, 23, 30),
+        16,
+    ),
     "alex": Trunk(
         "alexnet-features.safetensors",
         "https://download.pytorch.org/models/alexnet-owt-7be5be79.pth",
         "alexnet",
+        (2, 5, 8, 10, 12),
         31,
     ),
 }
+
+
+class Lpips(nn.Module):
+    """The features of `net` are compared after each of its stages; the heads weigh their channels."""
+
+    shift: Tensor
+    scale: Tensor
+
+    def __init__(self, name: str, net: nn.Sequential, heads: list[Tensor]) -> None:
+        super().__init__()
+        self.name = name
+        self.net = net
+        self.heads = nn.ParameterList(heads)  # (1, C, 1, 1) each
+        self.register_buffer("shift", torch.tensor([-0.030, -0.088, -0.188]).view(1, 3, 1, 1), persistent=False)
+        self.register_buffer("scale", torch.tensor([0.458, 0.448, 0.450]).view(1, 3, 1, 1), persistent=False)
+
+    def features(self, images: Tensor) -> list[Tensor]:
+        """After each stage (B, C, h, w), of length one at every position."""
+        hidden = (2 * images - 1 - self.shift) / self.scale
+        stages = []
+        for start, end in pairwise((0, *TRUNKS[self.name].ends)):
+            hidden = self.net[start:end](hidden)
+            stages.append(hidden / (hidden.square().sum(dim=1, keepdim=True).sqrt() + 1e-10))
+        return stages
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        """(B, 3, H, W) in [0, 1], twice → (B,)."""
+        distances = [
+            nn.functional.conv2d((a - b).square(), head).mean(dim=(1, 2, 3))
+            for a, b, head in zip(self.features(x), self.features(y), self.heads)
+        ]
+        return torch.stack(distances).sum(dim=0)
 
 
 def lpips_network(name: LpipsName = "vgg", *, device: torch.device | str = "cpu", download: bool = False) -> nn.Module:
@@ -53,30 +94,32 @@ def lpips_network(name: LpipsName = "vgg", *, device: torch.device | str = "cpu"
     if any(key.startswith(prefix) for key in state):
         state = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
     network = untrained_network(name)
-    slices = network.get_submodule("net")
-    # lpips cuts the features into slices but keeps their numbers: slice2.5.weight is features.5.weight.
-    trunk_state = {key: state[key.split(".", 1)[1]] for key in slices.state_dict() if key.split(".", 1)[1] in state}
-    fill(slices, trunk_state, source)
+    fill(network.net, {key: state[key] for key in network.net.state_dict() if key in state}, source)
     return network.requires_grad_(False).eval().to(device)
 
 
-def untrained_network(name: LpipsName) -> nn.Module:
-    """lpips' own module: the linear heads come with the package, the trunk is still random."""
-    import lpips  # slow to import, and only this metric needs it
+def untrained_network(name: LpipsName) -> Lpips:
+    """The linear heads come with torchmetrics; the trunk's tensors hold nothing yet."""
+    import torchvision  # slow to import, and only this metric needs it
 
-    # The random start is thrown away at once; it must not move the random state of a training run that evaluates.
-    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", category=UserWarning, module="torchvision")
-        return lpips.LPIPS(net=name, version="0.1", pnet_rand=True, verbose=False)
+    trunk = TRUNKS[name]
+    # A training run evaluates: its random state must not move. On "meta" the classifier, soon dropped, takes no memory.
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        net = getattr(torchvision.models, trunk.constructor)().features[: trunk.ends[-1]]
+    file = resources.files("torchmetrics") / "functional" / "image" / "lpips_models" / f"{name}.pth"
+    with file.open("rb") as stream:
+        heads = torch.load(stream, map_location="cpu", weights_only=True)
+    return Lpips(name, net.to_empty(device="cpu"), [heads[f"lin{i}.model.1.weight"] for i in range(len(trunk.ends))])
 
 
 def lpips(x: Tensor, y: Tensor, network: nn.Module) -> Tensor:
     """(B,) distances between (B, C, H, W) floats in [0, 1]; greyscale is tiled to RGB."""
     check_pair(x, y)
-    smallest = TRUNKS[str(network.pnet_type)].smallest
+    name = str(network.name)
+    smallest = TRUNKS[name].smallest
     if min(x.shape[-2:]) < smallest:
         raise ArcvqError(
-            f"LPIPS with {network.pnet_type} needs images of at least {smallest} pixels a side, but these are "
+            f"LPIPS with {name} needs images of at least {smallest} pixels a side, but these are "
             f"{x.shape[-1]}x{x.shape[-2]}"
         )
     per_chunk = max(1, PIXELS_AT_ONCE // (x.shape[-2] * x.shape[-1]))
@@ -84,5 +127,5 @@ def lpips(x: Tensor, y: Tensor, network: nn.Module) -> Tensor:
     with torch.no_grad(), full_precision(x.device):
         for a, b in zip(x.float().split(per_chunk), y.float().split(per_chunk)):
             a, b = a.expand(-1, 3, -1, -1), b.expand(-1, 3, -1, -1)
-            distances.append(network(a, b, normalize=True).flatten())  # (b, 1, 1, 1) -> (b,)
+            distances.append(network(a, b))
     return torch.cat(distances)
