@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+import weakref
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils.hooks import RemovableHandle
 
 from arcvq.errors import ArcvqError
 from arcvq.quantizers.quantized import Quantized, Record
@@ -24,18 +28,21 @@ class Attachment:
     detached images) is never noted. A step that a GradScaler skipped leaves nothing behind.
     """
 
-    def __init__(self, quantizer: Quantizer, optimizer: Optimizer) -> None:
-        optimizer = _innermost(optimizer)
-        own = {id(p) for p in quantizer.parameters() if p.requires_grad}
-        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        if own and not own & held:
+    def __init__(self, quantizer: Quantizer, optimizer: Optimizer | None) -> None:
+        """Without an optimizer: whichever steps and holds the quantizer's parameters."""
+        self.quantizer = quantizer
+        self.optimizer = None if optimizer is None else _innermost(optimizer)
+        self.noted: list[Record] = []
+        self._handle: RemovableHandle | None = None
+        if self.optimizer is None:
+            _register_global_hook()
+            _to_any_optimizer.add(self)
+            return
+        if not self._holds_parameters(self.optimizer):
             raise ArcvqError(
                 "this optimizer holds none of the quantizer's parameters: attach the one that trains the codebook"
             )
-        self.quantizer = quantizer
-        self.optimizer = optimizer
-        self.noted: list[Record] = []
-        self._handle = optimizer.register_step_post_hook(self._stepped)
+        self._handle = self.optimizer.register_step_post_hook(self._stepped)
 
     def watch(self, output: Quantized) -> None:
         if torch.compiler.is_compiling():
@@ -58,12 +65,25 @@ class Attachment:
                 tensor.register_hook(note)
 
     def remove(self) -> None:
-        self._handle.remove()
+        _to_any_optimizer.discard(self)
+        if self._handle is not None:
+            self._handle.remove()
 
     def _gradients_were_dropped(self) -> bool:
         """True when the noted outputs' gradients are gone (zero_grad) or not finite: a GradScaler skipped, or will skip, their step."""
-        gradients = [p.grad for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
+        if self.optimizer is None:  # none has stepped yet
+            parameters = [p for p in self.quantizer.parameters() if p.requires_grad]
+            if not parameters:
+                return False
+        else:
+            parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        gradients = [p.grad for p in parameters if p.grad is not None]
         return not 0 < float(get_total_norm(gradients, norm_type=math.inf)) < math.inf
+
+    def _holds_parameters(self, optimizer: Optimizer) -> bool:
+        """True also for a quantizer that has none to train."""
+        own = {id(p) for p in self.quantizer.parameters() if p.requires_grad}
+        return not own or any(id(p) in own for group in optimizer.param_groups for p in group["params"])
 
     def _stepped(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         records, self.noted = self.noted, []
@@ -78,6 +98,22 @@ class Attachment:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _nothing, ()
+
+
+# Attachments that wait for any optimizer. One global hook serves all: torch does not let a hook be removed while hooks run.
+_to_any_optimizer: weakref.WeakSet[Attachment] = weakref.WeakSet()
+
+
+@cache
+def _register_global_hook() -> None:
+    register_optimizer_step_post_hook(_any_stepped)
+
+
+def _any_stepped(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    for attachment in list(_to_any_optimizer):
+        if attachment._holds_parameters(optimizer):
+            attachment.optimizer = optimizer
+            attachment._stepped(optimizer, args, kwargs)
 
 
 def _innermost(optimizer: Optimizer) -> Optimizer:

@@ -1,0 +1,81 @@
+"""Our quantizers inside other libraries' autoencoders."""
+
+from copy import deepcopy
+
+import pytest
+import torch
+from diffusers import VQModel
+from torch import nn
+
+from arcvq import ArcvqError
+from arcvq.compat import DiffusersQuantizer, TamingQuantizer
+from arcvq.quantizers import EMAVQ, VQ, ArcVQ
+
+
+class TamingModel(nn.Module):
+    """What taming's VQModel does with its quantizer, and nothing else."""
+
+    def __init__(self, quantize):
+        super().__init__()
+        self.encoder, self.quantize, self.decoder = nn.Conv2d(3, 8, 4, 4), quantize, nn.ConvTranspose2d(8, 3, 4, 4)
+
+    def forward(self, images):
+        quantized, loss, (_, _, _) = self.quantize(self.encoder(images))
+        return self.decoder(quantized), loss
+
+
+def test_diffusers_model_gets_a_loss_with_a_gradient_and_steps_the_quantizer():
+    model = VQModel(block_out_channels=(8,), norm_num_groups=4, latent_channels=4, mid_block_add_attention=False)
+    model.quantize = DiffusersQuantizer(ArcVQ(4, 16))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    images = torch.rand(2, 3, 8, 8)
+    model.train()
+    for _ in range(3):
+        output = model(images)
+        assert output.commit_loss.shape == ()
+        assert output.commit_loss.requires_grad
+        optimizer.zero_grad()
+        ((output.sample - images).square().mean() + output.commit_loss).backward()
+        optimizer.step()
+    assert int(model.quantize.quantizer.step) == 3
+    model.eval()(images)
+    assert int(model.quantize.quantizer.step) == 3
+
+
+@pytest.mark.parametrize("quantizer", [VQ(8, 16), EMAVQ(8, 16)], ids=["trained", "running means"])
+def test_accumulated_micro_batches_are_one_step(quantizer):
+    model = TamingModel(TamingQuantizer(quantizer))
+    optimizer, other = torch.optim.SGD(model.parameters(), lr=0.1), torch.optim.SGD([nn.Parameter(torch.ones(1))])
+    for _ in range(2):
+        for _ in range(2):
+            sample, loss = model(torch.rand(2, 3, 8, 8))
+            (sample.square().mean() + loss).backward()
+        optimizer.step()
+        other.step()
+        optimizer.zero_grad()
+    assert int(quantizer.step) == 2
+
+
+def test_copy_updates_itself_only():
+    model = TamingModel(TamingQuantizer(VQ(8, 16)))
+    model(torch.rand(2, 3, 8, 8))
+    copy = deepcopy(model)
+    optimizer = torch.optim.SGD(copy.parameters(), lr=0.1)
+    sample, loss = copy(torch.rand(2, 3, 8, 8))
+    (sample.square().mean() + loss).backward()
+    optimizer.step()
+    assert (int(model.quantize.quantizer.step), int(copy.quantize.quantizer.step)) == (0, 1)
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+def test_codebook_entries_are_the_quantized_latents(heads):
+    layer = TamingQuantizer(VQ(8, 16, heads=heads)).eval()
+    quantized, _, (perplexity, _, tokens) = layer(torch.randn(2, 8, 3, 5))
+    assert perplexity >= 1
+    assert torch.equal(layer.get_codebook_entry(tokens.flatten(), (2, 3, 5, 8)), quantized)
+    assert torch.equal(layer.get_codebook_entry(tokens), quantized)
+
+
+def test_channel_last_is_refused():
+    with pytest.raises(ArcvqError, match="channel_last"):
+        TamingQuantizer(VQ(8, 16, channel_last=True))
