@@ -146,7 +146,7 @@ class Quantizer(nn.Module):
         output = Quantized(
             quantized=quantized,
             tokens=grid,
-            loss=sum((term.to(torch.float32) for term in losses.values()), start=torch.zeros((), device=rows.device)),
+            loss=_total(losses, flat),
             losses=losses,
             stats=stats,
             record=Record(latents=flat.detach(), tokens=tokens, valid=valid),
@@ -154,6 +154,19 @@ class Quantizer(nn.Module):
         if self._attachment is not None and self.training and torch.is_grad_enabled():
             self._attachment.watch(output)
         return output
+
+    @torch.no_grad()
+    def encode(self, latents: Tensor, mask: Tensor | None = None) -> Tensor:
+        """latents → tokens as `forward` gives them in evaluation, without a gradient; `decode` leads back."""
+        self.require_codebook()
+        was_training = self.training
+        self.eval()
+        try:
+            tokens = self(latents, mask).tokens
+        finally:
+            self.train(was_training)
+        assert tokens is not None
+        return tokens
 
     def decode(self, tokens: Tensor) -> Tensor:
         """tokens as `forward` gives them → quantized latents in the layer's layout. −1 decodes to zeros."""
@@ -198,8 +211,11 @@ class Quantizer(nn.Module):
         else:
             self.upkeep(records)
 
-    def attach(self, optimizer: Optimizer) -> Attachment:
-        """Let an eager loop's optimizer do the upkeep after each of its steps. `remove_attachment()` ends it."""
+    def attach(self, optimizer: Optimizer | None) -> Attachment:
+        """Let an eager loop's optimizer do the upkeep after each of its steps. `remove_attachment()` ends it.
+
+        None: whichever optimizer steps and holds this quantizer's parameters.
+        """
         if self._attachment is not None:
             raise ArcvqError("this quantizer is already attached to an optimizer")
         self._attachment = Attachment(self, optimizer)
@@ -318,6 +334,12 @@ class Quantizer(nn.Module):
 def through(projection: nn.Module, rows: Tensor) -> Tensor:
     """Half or double latents meet the projection in its own dtype (autocast then does as it likes)."""
     return projection(rows.to(projection.weight.dtype)) if isinstance(projection, nn.Linear) else rows
+
+
+def _total(losses: dict[str, Tensor], latents: Tensor) -> Tensor:
+    """The sum of the terms in float32; float64 stays float64."""
+    start = torch.zeros((), device=latents.device, dtype=torch.promote_types(torch.float32, latents.dtype))
+    return sum((term.to(torch.promote_types(torch.float32, term.dtype)) for term in losses.values()), start=start)
 
 
 def check_sizes(**sizes: int | None) -> None:

@@ -49,6 +49,9 @@ class Quantized:
     def __iter__(self) -> Iterator[Any]:
         return iter((self.quantized, self.tokens, self.loss))
 
+    def __getitem__(self, index: int) -> Any:
+        return (self.quantized, self.tokens, self.loss)[index]
+
     def detach(self) -> Quantized:
         """The same, off the graph: to look at, and for after_step."""
         losses = {name: term.detach() for name, term in self.losses.items()}
