@@ -1,0 +1,72 @@
+"""python -m reproduction run TABLE, python -m reproduction tables."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from arcvq.errors import ArcvqError
+from reproduction.rows import csv_text
+from reproduction.runs import choose
+
+
+def main(words: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m reproduction")
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser("run", help="make the runs whose result is missing; --key value settings go on top")
+    run.add_argument("table", help="table1, ablations, tuning, ..., or all")
+    run.add_argument("--only", nargs="+", default=[], metavar="NAME")
+    run.add_argument("--data", nargs="+", default=[], metavar="NAME")
+    run.add_argument("--seeds", nargs="+", type=int, default=[], metavar="N")
+    run.add_argument("--suffix", default="", metavar="WORD", help="ends the names of the runs")
+    run.add_argument("--out", type=Path, default=Path("runs/reproduction"))
+    run.add_argument("--list", action="store_true", help="only say what is missing")
+    run.add_argument("--download", action="store_true", help="fetch the networks of LPIPS and FID")
+    tables = commands.add_parser("tables", help="write results/runs.csv")
+    tables.add_argument("--check", action="store_true", help="only say whether it is out of date")
+    for each in (run, tables):
+        each.add_argument("--results", type=Path, default=Path("results"))
+    arguments, settings = parser.parse_known_args(words)
+    try:
+        if arguments.command == "run":
+            return _run(arguments, settings)
+        if settings:
+            parser.error(f"unexpected argument {settings[0]!r}")
+        return _tables(arguments.results, arguments.check)
+    except ArcvqError as error:
+        print(f"reproduction: {error}", file=sys.stderr)
+        return 2
+
+
+def _run(arguments: argparse.Namespace, settings: list[str]) -> int:
+    runs = choose(
+        arguments.table,
+        only=arguments.only,
+        data=arguments.data,
+        seeds=arguments.seeds,
+        suffix=arguments.suffix,
+        settings=settings,
+    )
+    missing = [run for run in runs if not run.done(arguments.results)]  # refuses before anything starts
+    for number, run in enumerate(missing, 1):
+        print(f"{run.key}: {'missing' if arguments.list else f'{number} of {len(missing)}'}", flush=True)
+        if not arguments.list:
+            run.make(arguments.out, arguments.results, arguments.download)
+    print(f"{len(runs) - len(missing)} of {len(runs)} were there")
+    return 0
+
+
+def _tables(results: Path, check: bool) -> int:
+    from arcvq.storage import write_bytes
+
+    path, text = results / "runs.csv", csv_text(results).encode()
+    stale = not path.is_file() or path.read_bytes() != text
+    if stale and not check:
+        write_bytes(path, text)
+    print(f"{path}: {('out of date' if check else 'written') if stale else 'up to date'}")
+    return int(stale and check)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
