@@ -1,13 +1,23 @@
 """arcvq: learned discrete image tokens, with codebooks that stay alive."""
 
+from importlib import import_module
 from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
 
-from arcvq import functional
-from arcvq.errors import ArcvqError
-from arcvq.quantizers import VQ, Arc, ArcVQ, Ball, Quantized, Quantizer, Samp
-from arcvq.tokenizers import Tokenizer
+if TYPE_CHECKING:
+    from arcvq import functional
+    from arcvq.errors import ArcvqError
+    from arcvq.quantizers import VQ, Arc, ArcVQ, Ball, Quantized, Quantizer, Samp
+    from arcvq.tokenizers import Tokenizer
 
 __version__ = version("arcvq")
+
+# Where each name lies. It is imported on first use, so that the command line's help does not wait for torch.
+_LOCATIONS = {
+    "ArcvqError": "arcvq.errors",
+    **dict.fromkeys(("VQ", "Arc", "ArcVQ", "Ball", "Quantized", "Quantizer", "Samp"), "arcvq.quantizers"),
+    "Tokenizer": "arcvq.tokenizers",
+}
 
 __all__ = [
     "VQ",
@@ -22,3 +32,15 @@ __all__ = [
     "__version__",
     "functional",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "functional":
+        return import_module("arcvq.functional")
+    if name in _LOCATIONS:
+        return getattr(import_module(_LOCATIONS[name]), name)
+    raise AttributeError(f"module 'arcvq' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -15,13 +15,19 @@ def compute_dtype(tensor: Tensor) -> torch.dtype:
     return torch.float64 if tensor.dtype == torch.float64 else torch.float32
 
 
-@torch.compiler.assume_constant_result
+def _constant_when_traced(function: Callable[[], bool]) -> Callable[[], bool]:
+    """What torch.compiler.assume_constant_result does, without importing torch._dynamo, which takes longer than torch itself."""
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
+
+
+@_constant_when_traced
 def is_exporting() -> bool:
     """Whether torch.export is tracing. Asked at trace time: torch 2.11's compiler would take the plain question for a yes."""
     return torch.compiler.is_exporting()
 
 
-@torch.compiler.assume_constant_result
+@_constant_when_traced
 def products_are_float32() -> bool:
     """Whether float32 products on a GPU are float32. Asked at trace time: where the switch is turned, torch compiles anew."""
     return torch.backends.cuda.matmul.fp32_precision in ("none", "ieee")

@@ -1,0 +1,26 @@
+"""What a start imports, by name: a clock would tell the machine's load."""
+
+import subprocess
+import sys
+
+HEAVY = ("torch._dynamo", "torchvision", "accelerate", "sklearn", "matplotlib", "tensorboard")
+
+
+def imported_by(code: str) -> set[str]:
+    program = f"import sys\n{code}\nprint(*sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return set(done.stderr.split())
+
+
+def test_help_does_not_import_torch() -> None:
+    code = "from arcvq.cli import main\ntry: main(['--help'])\nexcept SystemExit: pass"
+    modules = imported_by(code)
+    assert "arcvq.cli" in modules
+    assert "torch" not in modules
+    assert "numpy" not in modules
+
+
+def test_the_layer_imports_little_beyond_torch() -> None:
+    extra = imported_by("from arcvq import ArcVQ") - imported_by("import torch")
+    assert "arcvq.quantizers" in extra
+    assert not [name for name in HEAVY if name in extra]
