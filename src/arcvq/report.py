@@ -10,22 +10,9 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from arcvq.metrics import METRIC_LABELS, metric_label
 from arcvq.sweep import Plan
 from arcvq.training import Measured
-
-# Metric → (heading, how to print it, which way is better: 1 up, −1 down, 0 neither)
-COLUMNS: dict[str, tuple[str, str, int]] = {
-    "l1": ("ℓ1", ".4f", -1),
-    "psnr": ("PSNR", ".2f", 1),
-    "ssim": ("SSIM", ".4f", 1),
-    "lpips": ("LPIPS", ".4f", -1),
-    "rfid": ("rFID", ".2f", -1),
-    "usage": ("usage", ".1%", 1),
-    "perplexity": ("perplexity", ".1f", 1),
-    "tokens_per_image": ("tokens/image", ".0f", 0),
-    "bits_per_image": ("bits/image", ".0f", 0),
-    "rate": ("nats/image", ".2f", 0),
-}
 
 
 def print_measured(measured: Measured) -> None:
@@ -39,10 +26,8 @@ def print_measured(measured: Measured) -> None:
     for evaluation in measured.evaluations:
         table.add_column(f"{evaluation.protocol} ({evaluation.protocol_hash})", justify="right")
     metrics = list(dict.fromkeys(m for e in measured.evaluations for m in [*e.metrics, *e.missing]))
-    ordered = [m for m in COLUMNS if m in metrics] + [m for m in metrics if m not in COLUMNS]
-    for metric in ordered:
-        heading = COLUMNS.get(metric, (metric, "", 0))[0]
-        table.add_row(heading, *(_cell(metric, e.metrics) for e in measured.evaluations))
+    for metric in sorted(metrics, key=_position):
+        table.add_row(metric_label(metric).label, *(_cell(metric, e.metrics) for e in measured.evaluations))
     console.print(table)
     reasons = {f"{m}: {why}" for e in measured.evaluations for m, why in e.missing.items()}
     for reason in sorted(reasons):
@@ -52,14 +37,13 @@ def print_measured(measured: Measured) -> None:
 def print_comparison(rows: Mapping[str, Mapping[str, float]], title: str, missing: Sequence[str] = ()) -> None:
     """One row per run, the better number of each column in bold."""
     console = Console()
-    columns = [
-        name for name, (_, _, direction) in COLUMNS.items() if direction and any(name in m for m in rows.values())
-    ]
+    ranked = [name for name, label in METRIC_LABELS.items() if label.better != "none"]
+    columns = [name for name in ranked if any(name in metrics for metrics in rows.values())]
     console.print(title, highlight=False, soft_wrap=True)
     table = Table()
     table.add_column("system", no_wrap=True)
     for name in columns:
-        table.add_column(COLUMNS[name][0], justify="right", no_wrap=True)
+        table.add_column(metric_label(name).label, justify="right", no_wrap=True)
     for run, metrics in rows.items():
         table.add_row(run, *(_marked(name, metrics, rows) for name in columns))
     console.print(table)
@@ -190,22 +174,18 @@ def print_plan(plan: Plan) -> None:
 
 
 def _marked(name: str, metrics: Mapping[str, float], rows: Mapping[str, Mapping[str, float]]) -> str:
-    cell, direction = _cell(name, metrics), COLUMNS[name][2]
-    values = [other[name] for other in rows.values() if name in other]
-    if (
-        direction
-        and len(values) > 1
-        and name in metrics
-        and metrics[name] * direction == max(v * direction for v in values)
-    ):
+    cell, values = _cell(name, metrics), [other[name] for other in rows.values() if name in other]
+    if len(values) > 1 and name in metrics and metrics[name] == metric_label(name).best(values):
         return f"[bold]{cell}[/bold]"
     return cell
 
 
-def _cell(name: str, metrics: Mapping[str, Any]) -> str:
-    if name not in metrics:
-        return "missing"
-    return format(metrics[name], COLUMNS.get(name, ("", ".4g", 0))[1])
+def _cell(name: str, metrics: Mapping[str, float]) -> str:
+    return metric_label(name).text(metrics[name]) if name in metrics else "missing"
+
+
+def _position(name: str) -> int:
+    return list(METRIC_LABELS).index(name) if name in METRIC_LABELS else len(METRIC_LABELS)
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from arcvq.metrics.codebook import (
 from arcvq.metrics.evaluate import METRICS, Evaluation, evaluate, evaluate_under
 from arcvq.metrics.fid import FeatureStatistics, InceptionNetwork, fid_features, fid_network, frechet_distance
 from arcvq.metrics.image import l1, mse, psnr, ssim
+from arcvq.metrics.labels import METRIC_LABELS, MetricLabel, metric_label
 from arcvq.metrics.lpips import lpips as lpips_distance
 from arcvq.metrics.lpips import lpips_network
 from arcvq.metrics.networks import keep_networks
@@ -25,11 +26,13 @@ from arcvq.metrics.weights import MissingWeights
 __all__ = [
     "EXACT",
     "METRICS",
+    "METRIC_LABELS",
     "PAPER",
     "PROTOCOLS",
     "Evaluation",
     "FeatureStatistics",
     "InceptionNetwork",
+    "MetricLabel",
     "MissingWeights",
     "Neighbours",
     "Protocol",
@@ -45,6 +48,7 @@ __all__ = [
     "l1",
     "lpips_distance",
     "lpips_network",
+    "metric_label",
     "mse",
     "near_duplicate_share",
     "nearest_neighbour_distance",
