@@ -11,8 +11,8 @@ import torch
 
 from arcvq.analysis import RunHistory, write_report
 from arcvq.data import to_uint8, to_unit
-from arcvq.report import print_comparison
 from arcvq.systems import load_system
+from arcvq.terminal import print_comparison
 from arcvq.training import Measured, measure, train
 
 SYSTEMS = ("vq-vae", "arcvq-vae")

@@ -8,12 +8,12 @@ from planned_runs import CPU, plan_of, result
 
 from arcvq import ArcvqError
 from arcvq.config import to_dict
-from arcvq.report import print_plan
 from arcvq.storage import write_json
 from arcvq.sweep import Places, choose_runs, run_plan
 from arcvq.sweep.run import SMALL
 from arcvq.systems import load_system, preset_names
 from arcvq.tables import EXPERIMENTS
+from arcvq.terminal import print_plan
 from arcvq.training.environment import device_name
 
 

@@ -18,13 +18,13 @@ import torch
 
 from arcvq import Tokenizer
 from arcvq.cli import main
-from arcvq.report import print_plan
 from arcvq.storage import write_json
 from arcvq.sweep import Outcome, Places, Plan, make_plan, run_plan
 from arcvq.sweep.run import PYTHON, Run
 from arcvq.sweep.runner import Job, Runner
 from arcvq.sweep.workers import Worker
 from arcvq.tables import read_results
+from arcvq.terminal import print_plan
 
 CPU = torch.device("cpu")
 Settings = Callable[..., list[str]]

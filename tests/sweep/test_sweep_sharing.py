@@ -15,10 +15,10 @@ import pytest
 import torch
 
 from arcvq.errors import Stopped
-from arcvq.report import print_plan
 from arcvq.storage import write_json
 from arcvq.sweep import Places, Plan, make_plan, run_plan, runner, sharing
 from arcvq.sweep.sharing import CONTROL, PIPES, mps, mps_available
+from arcvq.terminal import print_plan
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 Control = Callable[..., Callable[[], list[str]]]

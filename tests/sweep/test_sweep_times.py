@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from planned_runs import CPU, plan_of, result
 
-from arcvq.report import print_plan
 from arcvq.sweep import Places, Plan, choose_runs, make_plan
 from arcvq.systems import load_system
 from arcvq.tables import EXPERIMENTS
+from arcvq.terminal import print_plan
 from arcvq.training.environment import device_name
 
 

@@ -57,8 +57,8 @@ def add_bench(commands: Commands) -> None:
 
 def bench(arguments: argparse.Namespace) -> int:
     from arcvq.bench.suite import ONLY, run_suite, suite
-    from arcvq.report import print_bench, progress_bar
     from arcvq.storage import check_file, write_bytes, write_json
+    from arcvq.terminal import print_bench, progress_bar
     from arcvq.tokenizers.inference import choose_device
 
     for path in filter(None, (arguments.out, arguments.plot)):
@@ -83,8 +83,8 @@ def bench(arguments: argparse.Namespace) -> int:
 def _bench_training(arguments: argparse.Namespace) -> int:
     from arcvq.bench.packing import run_packing
     from arcvq.bench.training import run_steps
-    from arcvq.report import print_packing_bench, print_steps_bench, progress_bar
     from arcvq.storage import write_json
+    from arcvq.terminal import print_packing_bench, print_steps_bench, progress_bar
     from arcvq.tokenizers.inference import choose_device
 
     if arguments.plot or arguments.tasks:
@@ -111,8 +111,8 @@ def _bench_training(arguments: argparse.Namespace) -> int:
 
 def _bench_tokens(arguments: argparse.Namespace) -> int:
     from arcvq.bench.tokens import run_tokens
-    from arcvq.report import print_tokens_bench, progress_bar
     from arcvq.storage import write_json
+    from arcvq.terminal import print_tokens_bench, progress_bar
     from arcvq.tokenizers.inference import choose_device
 
     if arguments.model is None or arguments.data is None:

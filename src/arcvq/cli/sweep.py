@@ -72,9 +72,9 @@ def sweep(arguments: argparse.Namespace) -> int:
 
 def _sweep(arguments: argparse.Namespace, held: ExitStack) -> int:
     """`held` comes to hold the sweep's lock, unless there is only something to plan."""
-    from arcvq.report import print_plan
     from arcvq.storage import check_file, check_folder
     from arcvq.sweep import Places, make_plan, run_plan
+    from arcvq.terminal import print_plan
     from arcvq.tokenizers.inference import choose_device
 
     if arguments.archive:

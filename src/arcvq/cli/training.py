@@ -126,8 +126,8 @@ def add_evaluate(commands: Commands) -> None:
 
 
 def evaluate(arguments: argparse.Namespace) -> int:
-    from arcvq.report import print_measured, progress_bar
     from arcvq.storage import check_file, write_json
+    from arcvq.terminal import print_measured, progress_bar
     from arcvq.training import measure
 
     if arguments.out:
