@@ -1,4 +1,4 @@
-"""Write the measured numbers into the documents: README, RESULTS.md and its figure, docs/speed.md, the presets' headers; and what
+"""Write the measured numbers into the documents: README, RESULTS.md and its figure, the presets' headers; and what
 the studies chose to where a sweep finds it. Nothing is typed by hand.
 
 python results/render.py            rewrite what is out of date
@@ -7,12 +7,9 @@ python results/render.py --check    say what is out of date and exit with 1
 
 from __future__ import annotations
 
-import statistics
 import subprocess
 import sys
 from pathlib import Path
-
-from speed import speed_section
 
 from arcvq.systems import SYSTEMS
 from arcvq.tables import (
@@ -72,29 +69,6 @@ def readme_section() -> str:
     return "\n".join(lines).strip()
 
 
-# The same training, computed in other ways: the ending of its results' names → the way.
-WAYS = {"-eager": "fp32, eager", "": "fp32, compiled", "-bf16": "bf16, compiled"}
-
-
-def quality_section() -> str:
-    """What a faster step costs: one preset's quality by how it was computed, beside the plain way's."""
-    data, name, metrics = "cifar10", "arcvq-vae", ("psnr", "ssim", "lpips", "rfid", "usage")
-    named = group(read_results(RESULTS))[data]
-    found = {way: named[name + ending] for ending, way in WAYS.items() if name + ending in named}
-    psnr = {
-        way: statistics.fmean(result.document["protocols"]["exact"]["metrics"]["psnr"] for result in results)
-        for way, results in found.items()
-    }
-    rows = []
-    for way, results in found.items():
-        cells = [metric_text(metric, cell(results, "exact", metric), len(results)) for metric in metrics]
-        rows.append([way, str(len(results)), *cells, f"{psnr[way] - psnr[WAYS['-eager']]:+.3f}"])
-    headings = ["way", "seeds", *(METRICS[metric][0] for metric in metrics), "PSNR to eager"]
-    shown = [result for results in found.values() for result in results]
-    about = f"{data}/{name}, trained on {devices(shown)}; mean ± standard deviation over seeds, protocol `exact`."
-    return "\n".join([about, "", *table(headings, rows)])
-
-
 def devices(results: list[Result]) -> str:
     return " or ".join(dict.fromkeys(result.document["training"]["device"] for result in results))
 
@@ -119,14 +93,9 @@ def preset_line(data: str, name: str, found: dict[str, dict[str, list[Result]]])
 
 def documents() -> dict[Path, str]:
     """Every document that carries numbers → what it should say."""
-    readme, speed = ROOT / "README.md", ROOT / "docs" / "speed.md"
+    readme = ROOT / "README.md"
     wanted = {
         readme: between_markers(readme.read_text(encoding="utf-8"), "results", readme_section()),
-        speed: between_markers(
-            between_markers(speed.read_text(encoding="utf-8"), "results", speed_section(ROOT / "benchmarks")),
-            "quality",
-            quality_section(),
-        ),
     }
     page = ROOT / "RESULTS.md"
     wanted[page] = results_page(RESULTS, page.read_text(encoding="utf-8"))

@@ -21,7 +21,6 @@ COMMANDS = (
     "presets",
     "train",
     "evaluate",
-    "bench",
     "sweep",
     "tables",
     "reconstruct",

@@ -5,6 +5,7 @@ import io
 from pathlib import Path
 
 import pytest
+
 from reproduction.__main__ import main
 from reproduction.rows import csv_text
 from reproduction.runs import choose

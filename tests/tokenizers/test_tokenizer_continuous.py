@@ -10,7 +10,6 @@ import torch
 
 from arcvq import ArcvqError, Tokenizer
 from arcvq.analysis import RunHistory
-from arcvq.bench import run_tokens
 from arcvq.cli import main
 from arcvq.data import to_unit, write_png
 from arcvq.systems import load_system
@@ -50,7 +49,6 @@ def test_it_refuses_to_encode_and_to_decode(run: Path, sample_pixels: torch.Tens
     for work in (
         lambda: tokenizer.encode(to_unit(sample_pixels)),
         lambda: tokenizer.decode(torch.zeros(1, 7, 7, dtype=torch.int64)),
-        lambda: run_tokens(str(run), "sample", torch.device("cpu"), limit=8, seconds=0.0),
     ):
         with pytest.raises(ArcvqError, match="is continuous: it has no codes and no tokens; reconstruct images"):
             work()

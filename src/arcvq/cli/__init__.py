@@ -7,7 +7,6 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from arcvq.cli.bench import add_bench
 from arcvq.cli.command import Commands, Handler, Parser
 from arcvq.cli.sweep import add_sweep
 from arcvq.cli.systems import add_presets, add_systems
@@ -23,7 +22,6 @@ COMMANDS = (
     add_presets,
     add_train,
     add_evaluate,
-    add_bench,
     add_sweep,
     add_tables,
     add_reconstruct,

@@ -21,7 +21,7 @@ from arcvq.training import RunFolder
 from arcvq.training.checkpoint import checkpoints, read_position
 from arcvq.training.environment import device_name
 
-# Trainings that share a device under MPS unless told, if there are so many; `arcvq bench --suite packing` says what others would do.
+# Trainings that share a device under MPS unless told, if there are so many.
 TOGETHER = 4
 # Seconds of an evaluation nobody has timed yet.
 EVALUATE, QUICK_EVALUATE = 60.0, 10.0

@@ -1,0 +1,86 @@
+"""python -m benchmarks --suite NAME measures; python -m benchmarks tables writes the tables of docs/speed.md."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from arcvq.cli.command import positive
+from arcvq.errors import ArcvqError
+from arcvq.storage import check_file, write_json
+from arcvq.tokenizers.inference import choose_device
+from benchmarks import sizes, steps, tokens
+from benchmarks.measure import machine, measure_limits
+from benchmarks.tables import write_tables
+
+Rows = Iterator[dict[str, Any]]
+
+
+def main(words: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__, allow_abbrev=False)
+    parser.add_argument("command", nargs="?", choices=["tables"], help="write the tables of docs/speed.md")
+    parser.add_argument("--check", action="store_true", help="tables: only say whether they are out of date")
+    parser.add_argument("--suite", default="small", choices=[*sizes.SUITES, "tokens", "steps"])
+    parser.add_argument("--device", metavar="NAME", help="default: cuda if there is one, else cpu")
+    parser.add_argument("--seconds", type=float, default=0.5, metavar="S", help="spent on each measurement")
+    parser.add_argument("--out", type=Path, metavar="FILE.json", help="write what is measured")
+    parser.add_argument("--model", default="tiny", help="tokens: a run or a saved tokenizer (default: tiny)")
+    parser.add_argument("--data", default="sample", help="tokens: whose test images (default: sample)")
+    parser.add_argument("--presets", nargs="+", metavar="PRESET", help="steps: which")
+    parser.add_argument("--limit", type=positive, metavar="N", help="tokens, steps: only the first N images")
+    parser.add_argument("--batch-size", type=positive, metavar="N", help="tokens, steps: images at a time")
+    arguments = parser.parse_args(words)
+    try:
+        if arguments.command == "tables":
+            return write_tables(arguments.check)
+        if arguments.out:
+            check_file(arguments.out)
+        measure(arguments)
+    except ArcvqError as error:
+        print(f"benchmarks: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def measure(arguments: argparse.Namespace) -> None:
+    """Print each row as it is measured. The file is written after each, so that an interruption loses one."""
+    device = choose_device(arguments.device)
+    about, measured = suite(arguments, device)
+    document: dict[str, Any] = {**machine(device), "suite": arguments.suite, **about, "rows": []}
+    for row in measured:
+        print(line(row), flush=True)
+        document["rows"].append(row)
+        if arguments.out:
+            write_json(arguments.out, document)
+
+
+def suite(arguments: argparse.Namespace, device: torch.device) -> tuple[dict[str, Any], Rows]:
+    """What the file says beside its rows, and the rows."""
+    seconds, limit = arguments.seconds, arguments.limit
+    if arguments.suite == "tokens":
+        tokenizer, images = tokens.load(arguments.model, arguments.data, device, limit)
+        size = min(len(images), arguments.batch_size or tokenizer.batch_size(images.height, images.width))
+        about = {"model": Path(arguments.model).name, "data": arguments.data, "images": len(images), "batch_size": size}
+        return about, tokens.token_rows(arguments.model, images, size, device, seconds)
+    if arguments.suite == "steps":
+        presets = arguments.presets or steps.PRESETS[device.type]
+        return {}, steps.step_rows(presets, device, limit, arguments.batch_size, seconds)
+    limits = measure_limits(device)
+    tasks = ["assign"] if arguments.suite == "search" else sizes.TASKS
+    about = {"limits": {"measured": dataclasses.asdict(limits)}}
+    return about, sizes.size_rows(sizes.SUITES[arguments.suite], tasks, device, limits, seconds)
+
+
+def line(row: dict[str, Any]) -> str:
+    numbers = [f"{key} {value:,.4g}" for key, value in row.items() if type(value) in (int, float)]
+    return "  ".join([f"{row['task']:7}{row['name']:40}", *numbers, row.get("missing", "")]).rstrip()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,128 @@
+"""The tables of docs/speed.md, between the markers `<!-- NAME:begin -->` and `<!-- NAME:end -->`, from benchmarks/NAME.json."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from arcvq.storage import write_bytes
+
+ROOT = Path(__file__).resolve().parent.parent
+HEADINGS = {
+    "assign": "Search: milliseconds, share of the limit, MiB.",
+    "samp": "Search and ArcLoss, forward and backward: milliseconds, share of the limit, MiB.",
+    "layer": "One layer, forward and backward: milliseconds, MiB.",
+}
+# The same training, computed in other ways: the ending of its results' names → the way.
+WAYS = {"-eager": "fp32, eager", "": "fp32, captured and compiled", "-bf16": "bf16, captured and compiled"}
+MARKED = re.compile(r"<!-- ([\w-]+):begin -->\n.*?<!-- \1:end -->", re.DOTALL)
+
+
+def write_tables(check: bool, root: Path = ROOT) -> int:
+    """1 if `check` finds old tables."""
+    page = root / "docs" / "speed.md"
+    old = page.read_text(encoding="utf-8")
+    new = MARKED.sub(
+        lambda found: f"<!-- {found[1]}:begin -->\n{section(found[1], root)}\n<!-- {found[1]}:end -->", old
+    )
+    if new != old and not check:
+        write_bytes(page, new.encode())
+    print(f"{page.relative_to(root)}: {'up to date' if new == old else 'out of date' if check else 'written'}")
+    return int(check and new != old)
+
+
+def section(name: str, root: Path) -> str:
+    if name == "quality":
+        return "\n".join(quality(root / "results" / "runs.csv"))
+    document = json.loads((root / "benchmarks" / f"{name}.json").read_text(encoding="utf-8"))
+    threads = f", {document['threads']} threads" if "CPU" in document["device"] else ""  # a GPU's host does not matter
+    about = f"{document['device']}{threads}, torch {document['versions']['torch']}, {document['date']}"
+    if "limits" in document:
+        limit = document["limits"]["measured"]
+        operations, moved = limit["operations_per_second"] / 1e12, limit["bytes_per_second"] / 1e9
+        about += f"; limit {operations:.3g} float32 TFLOP/s and {moved:,.0f} GB/s"
+    if document.get("suite") == "tokens":
+        images = f"{document['images']:,} test images of {document['data']}, {document['batch_size']:,} at a time"
+        about += f"; `{document['model']}`, {images}"
+    lines = {"tokens": tokens, "steps": steps}.get(document.get("suite"), sizes)(document["rows"])
+    return "\n".join([f"{about}.", "", *lines])
+
+
+def sizes(rows: list[dict[str, Any]]) -> list[str]:
+    """A table per task: a row per size, a column per contender, the fastest in bold."""
+    lines: list[str] = []
+    for task, heading in HEADINGS.items():
+        own = [row for row in rows if row["task"] == task]
+        names = list(dict.fromkeys(row["name"] for row in own if "milliseconds" in row))
+        found: dict[tuple[int, ...], dict[str, dict[str, Any]]] = {}
+        for row in own:
+            found.setdefault((row["width"], row["tokens"], row["codes"]), {})[row["name"]] = row
+        body = []
+        for (width, tokens, codes), here in sorted(found.items()):
+            fastest = min(row["milliseconds"] for row in here.values() if "milliseconds" in row)
+            cells = [_cell(here.get(name), fastest, share=task != "layer") for name in names]
+            body.append([f"{tokens:,}", f"{codes:,}", str(width), *cells])
+        if names:
+            lines += [heading, "", *table(["N", "K", "D", *names], body, left=0), ""]
+    return lines[:-1]
+
+
+def _cell(row: dict[str, Any] | None, fastest: float, share: bool) -> str:
+    if row is None or "missing" in row:
+        return "–" if row is None else row["missing"].partition(":")[0]
+    time = f"{row['milliseconds']:.3g}" if row["milliseconds"] < 100 else f"{row['milliseconds']:,.0f}"
+    time = f"**{time}**" if row["milliseconds"] == fastest else time
+    return (
+        f"{time}, {row['limit_fraction']:.0%}, {row['mebibytes']:,.1f}" if share else f"{time}, {row['mebibytes']:,.1f}"
+    )
+
+
+def tokens(rows: list[dict[str, Any]]) -> list[str]:
+    body = [
+        [row["name"], f"{row['agreement']:.3%}", f"{row['psnr']:.3f}", f"{row['psnr_difference']:+.4f}"]
+        + [f"{row[f'{way}_images_per_second']:,.0f}" for way in ("encode", "decode")]
+        + [f"{max(row['encode_mebibytes'], row['decode_mebibytes']):,.0f}"]
+        for row in rows
+        if "missing" not in row
+    ]
+    return table(["precision", "same tokens as fp32", "PSNR", "to fp32", "encoded/s", "decoded/s", "MiB"], body)
+
+
+def steps(rows: list[dict[str, Any]]) -> list[str]:
+    body = [
+        [
+            row["preset"],
+            row["way"],
+            f"{row['batch_size']:,}",
+            f"{row['milliseconds']:.2f}",
+            f"{row['images_per_second']:,.0f}",
+        ]
+        for row in rows
+    ]
+    return table(["preset", "way", "batch", "ms a step", "images/s"], body, left=2)
+
+
+def quality(runs: Path) -> list[str]:
+    """What a faster step does to the result: cifar10/arcvq-vae computed in three ways, under the protocol `exact`."""
+    with runs.open(encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["data"] == "cifar10" and row["protocol"] == "exact"]
+    body = []
+    for ending, way in WAYS.items():
+        own = [row for row in rows if row["name"] == f"arcvq-vae{ending}"]
+        cells = [
+            f"{statistics.fmean(values) * scale:.{digits}f} ± {statistics.stdev(values) * scale:.{digits}f}{unit}"
+            for metric, scale, digits, unit in (("psnr", 1, 2, ""), ("rfid", 1, 2, ""), ("usage", 100, 1, "%"))
+            if (values := [float(row[metric]) for row in own])
+        ]
+        body.append([way, str(len(own)), *cells])
+    return table(["way", "seeds", "PSNR", "rFID", "usage"], body)
+
+
+def table(headings: Sequence[str], body: Sequence[Sequence[str]], left: int = 1) -> list[str]:
+    rule = "|".join(["---"] * left + ["---:"] * (len(headings) - left))
+    return [f"| {' | '.join(headings)} |", f"|{rule}|", *(f"| {' | '.join(row)} |" for row in body)]
