@@ -21,7 +21,7 @@ WAYS: dict[str, dict[str, bool]] = {"plain": {}, "channels last": {"channels_las
 def load(model: str, data: str, device: torch.device, limit: int | None) -> tuple[Tokenizer, Images]:
     tokenizer = Tokenizer.from_pretrained(model, device=device)
     tokenizer.quantizer.require_codebook()
-    images = load_images(data, split="test", image_size=tokenizer.side, limit=limit).to(device)
+    images = load_images(data, split="test", image_size=tokenizer.image_size, limit=limit).to(device)
     if images.channels != tokenizer.channels:
         raise ArcvqError(f"{data} has {images.channels} channels but {model} takes {tokenizer.channels}")
     return tokenizer, images

@@ -17,7 +17,6 @@ def test_without_a_seed_in_order() -> None:
     parts = list(batches(numbered(10), 4))
     assert [part.flatten().tolist() for part in parts] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     assert parts[0].shape == (4, 1, 1, 1)
-    assert [len(part) for part in batches(numbered(10), 4, drop_last=True)] == [4, 4]
 
 
 def test_order_is_a_function_of_seed_and_epoch() -> None:
@@ -65,12 +64,10 @@ def test_indices_fetch_labels_of_the_same_images() -> None:
     assert [part.tolist() for part in parts] == [part.flatten().tolist() for part in batches(numbered(20), 6, seed=9)]
 
 
-@pytest.mark.parametrize(
-    ("length", "drop_last", "expected"), [(10, False, 3), (10, True, 2), (8, False, 2), (0, False, 0)]
-)
-def test_batch_count(length: int, drop_last: bool, expected: int) -> None:
-    assert batch_count(length, 4, drop_last) == expected
-    assert len(list(batches(numbered(length), 4, drop_last=drop_last))) == expected
+@pytest.mark.parametrize(("length", "expected"), [(10, 3), (8, 2), (0, 0)])
+def test_batch_count(length: int, expected: int) -> None:
+    assert batch_count(length, 4) == expected
+    assert len(list(batches(numbered(length), 4))) == expected
 
 
 def test_device_is_honoured() -> None:

@@ -62,6 +62,15 @@ def test_shorter_side_then_centre(tmp_path: Path) -> None:
     assert read_image(tmp_path / "wide.png", 3, 5).shape == (3, 5, 5)
 
 
+@pytest.mark.parametrize("size", [(8, 16), (16, 8), (4, 24)])
+def test_image_is_fitted_to_a_size_that_is_not_square(tmp_path: Path, size: tuple[int, int]) -> None:
+    # Brightness grows from left to right: the middle column stays in the middle, whatever is cut off.
+    write_png(tmp_path / "ramp.png", (torch.arange(33) * 7).to(torch.uint8).expand(1, 20, 33).contiguous())
+    pixels = read_image(tmp_path / "ramp.png", 1, size).float()
+    assert pixels.shape == (1, *size)
+    assert pixels.mean() == pytest.approx(16 * 7, abs=4)
+
+
 def test_shrinking_is_antialiased(tmp_path: Path) -> None:
     # A fine checkerboard becomes grey; picking pixels without a filter would give black or white.
     board = ((torch.arange(64)[:, None] + torch.arange(64)) % 2 * 255).to(torch.uint8)[None]
@@ -107,7 +116,7 @@ def test_turned_photograph_is_set_upright(tmp_path: Path) -> None:
 
 
 def test_failures_name_the_file(tmp_path: Path) -> None:
-    with pytest.raises(ArcvqError, match=r"no such image: .*absent\.png"):
+    with pytest.raises(ArcvqError, match=r"cannot read the image .*absent\.png \(No such file"):
         read_image(tmp_path / "absent.png", 3)
     (tmp_path / "text.png").write_text("not an image")
     with pytest.raises(ArcvqError, match=r"cannot read the image .*text\.png"):

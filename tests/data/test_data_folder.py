@@ -129,6 +129,38 @@ def test_failures_are_one_line(tmp_path: Path) -> None:
         load_images(f"folder:{tmp_path}", split="train", image_size=-1)
 
 
+@pytest.mark.parametrize("image_size", [None, 8])
+def test_all_unreadable_files_are_named_at_once(tmp_path: Path, image_size: int | None) -> None:
+    for index in range(20):
+        flat_image(tmp_path / f"{index:02d}.png", index, size=(32, 32))
+    for index in range(3, 15):
+        content = (tmp_path / f"{index:02d}.png").read_bytes()
+        (tmp_path / f"{index:02d}.png").write_bytes(content[:60] if index % 2 else b"text")
+    with pytest.raises(ArcvqError, match=r"cannot read 12 images: .*\.png \(not an image\).* and 2 more") as caught:
+        load_images(f"folder:{tmp_path}", split="train", image_size=image_size)
+    assert sum(f"{index:02d}.png" in str(caught.value) for index in range(20)) == 10
+
+
+def test_large_folder_names_all_files_without_an_image_header(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for index in range(4):
+        flat_image(tmp_path / f"{index}.png", index)
+    (tmp_path / "1.png").write_text("no image")
+    (tmp_path / "2.png").write_bytes(b"")
+    monkeypatch.setattr(folder, "MEMORY_LIMIT", 0)
+    with pytest.raises(ArcvqError, match=r"cannot read 2 images: .*1\.png \(not an image\), .*2\.png"):
+        load_images(f"folder:{tmp_path}", split="train", image_size=8)
+
+
+def test_folder_and_set_are_fitted_to_a_size_that_is_not_square(tmp_path: Path) -> None:
+    for index in range(3):
+        flat_image(tmp_path / f"{index}.png", index, size=(20 + index, 30))
+    images = load_images(f"folder:{tmp_path}", split="train", image_size=(8, 16))
+    assert images.gather(torch.arange(2)).shape == (2, 3, 8, 16)
+    for size in ((8, 16), (16, 8), (28, 28), 12):
+        sample = load_images("sample", split="test", image_size=size, limit=4)
+        assert (sample.height, sample.width) == (size if isinstance(size, tuple) else (size, size))
+
+
 def test_limit_spreads_over_the_classes(tmp_path: Path) -> None:
     for index in range(8):
         flat_image(tmp_path / "train" / str(index // 4) / f"{index}.png", index)

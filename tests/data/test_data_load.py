@@ -9,7 +9,7 @@ import pytest
 import torch
 from build_sample import sample_content
 
-from arcvq.data import InMemoryImages, cifar, data_names, data_root, embedded, hold_out, load_images
+from arcvq.data import InMemoryImages, cifar, data_names, data_root, embedded, hold_out, idx, load_images
 from arcvq.data import download as downloading
 from arcvq.errors import ArcvqError
 
@@ -49,6 +49,13 @@ def test_idx_layouts(tmp_path: Path, suffix: str, name: str, folder: str, split:
     assert torch.equal(images.gather(torch.arange(5)), torch.from_numpy(expected)[:, None])
     assert images.labels is not None
     assert images.labels.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_packed_file_is_not_unpacked_beyond_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    idx_set(tmp_path, suffix=".gz", count=1000)
+    monkeypatch.setattr(idx, "LIMIT", 5000)
+    with pytest.raises(ArcvqError, match=r"images-idx3-ubyte\.gz holds 5000 bytes"):
+        load_images("mnist", split="train", root=tmp_path, download=False)
 
 
 def test_root_comes_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,21 +1,21 @@
 """The order in which a set is walked through: a function of seed and epoch alone, the same on every device."""
 
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from arcvq.data.images import Images, InMemoryImages
+from arcvq.data.reading import one_ahead
 from arcvq.errors import ArcvqError
 
 
-def batch_count(length: int, batch_size: int, drop_last: bool = False) -> int:
+def batch_count(length: int, batch_size: int) -> int:
     """How many global batches an epoch has."""
     if batch_size < 1:
         raise ArcvqError(f"batch_size is {batch_size}; it must be at least 1")
-    return length // batch_size if drop_last else -(-length // batch_size)
+    return -(-length // batch_size)
 
 
 def epoch_order(length: int, seed: int | None, epoch: int) -> Tensor:
@@ -38,12 +38,11 @@ def batch_indices(
     start: int = 0,
     rank: int = 0,
     world: int = 1,
-    drop_last: bool = False,
     device: torch.device | str = "cpu",
 ) -> Iterator[Tensor]:
     """int64 (b,) per global batch: this rank's contiguous part of it. Parts differ by at most one image, so b may be 0
     on a short last batch; together the ranks cover each batch exactly once."""
-    count = batch_count(length, batch_size, drop_last)
+    count = batch_count(length, batch_size)
     if not 0 <= rank < world:
         raise ArcvqError(f"rank is {rank} of {world}; it must be from 0 to {world - 1}")
     if not 0 <= start <= count:
@@ -68,7 +67,6 @@ def batches(
     rank: int = 0,
     world: int = 1,
     device: torch.device | str | None = None,
-    drop_last: bool = False,
 ) -> Iterator[Tensor]:
     """uint8 (b, C, H, W) batches of one epoch, on `device` (the set's own when None), from global batch `start` on.
 
@@ -83,22 +81,8 @@ def batches(
         start=start,
         rank=rank,
         world=world,
-        drop_last=drop_last,
         device=images.device if isinstance(images, InMemoryImages) else "cpu",
     )
-    gathered = (images.gather(part) for part in parts) if resident else one_ahead(images, parts)
+    gathered = (images.gather(part) for part in parts) if resident else one_ahead(images.gather, parts)
     for batch in gathered:
         yield batch if device is None else batch.to(device, non_blocking=True)
-
-
-def one_ahead(images: Images, parts: Iterator[Tensor]) -> Iterator[Tensor]:
-    """Gather the next part in a thread while the present one is in use. A decoding error surfaces at its own batch."""
-    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="arcvq-prefetch") as thread:
-        ahead: Future[Tensor] | None = None
-        for part in parts:
-            following = thread.submit(images.gather, part)
-            if ahead is not None:
-                yield ahead.result()
-            ahead = following
-        if ahead is not None:
-            yield ahead.result()

@@ -3,12 +3,14 @@
 import io
 import struct
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
+from arcvq.data.images import Size, height_and_width
 from arcvq.errors import ArcvqError
 from arcvq.storage import write_bytes
 
@@ -17,43 +19,57 @@ DECODE_ERRORS = (OSError, SyntaxError, ValueError, EOFError, struct.error, Image
 MODES = {1: "L", 3: "RGB"}
 
 
-def read_image(path: Path | str, channels: int, size: int | None = None) -> Tensor:
-    """Decode `path` to uint8 (C, H, W). With `size`, the shorter side becomes `size` and the centre square is kept."""
+class UnreadableImage(ArcvqError):
+    """An image file that cannot be read, and why."""
+
+    def __init__(self, path: Path | str, reason: str) -> None:
+        super().__init__(f"cannot read the image {path} ({reason}); repair the file or take it out")
+        self.path, self.reason = Path(path), reason
+
+
+def read_image(path: Path | str, channels: int, size: Size | None = None) -> Tensor:
+    """Decode `path` to uint8 (C, H, W). With `size`, the image is resized until it covers that size, and the centre is kept."""
     if channels not in MODES:
         raise ArcvqError(f"an image has 1 or 3 channels here, but {channels} were asked for")
     try:
         with Image.open(path) as opened:
             image = in_mode(upright(opened), MODES[channels])
-    except FileNotFoundError:
-        raise ArcvqError(f"no such image: {path}; check the path") from None
     except DECODE_ERRORS as error:
-        raise corrupt(path, error) from None
+        raise UnreadableImage(path, reason_of(error)) from None
     if size is not None:
-        image = fit_square(image, size)
+        image = fit(image, *height_and_width(size))
     pixels = torch.from_numpy(np.array(image, dtype=np.uint8))  # (H, W) or (H, W, 3)
     if channels == 1:
         return pixels.unsqueeze(0)
     return pixels.permute(2, 0, 1).contiguous()
 
 
-def image_header(path: Path | str) -> tuple[int, int, bool]:
-    """Width, height and whether the file is greyscale, from its header alone: nothing is decoded."""
+class Header(NamedTuple):
+    """What an image file says of itself before it is decoded."""
+
+    width: int
+    height: int
+    grey: bool
+
+
+def image_header(path: Path | str) -> Header:
     try:
         with Image.open(path) as opened:
             width, height = opened.size
             # EXIF orientations 5 to 8 turn the image by 90 degrees.
             if opened.getexif().get(0x0112, 1) >= 5:
                 width, height = height, width
-            return width, height, opened.mode in ("1", "L", "LA", "I", "I;16", "I;16B", "I;16L", "F")
-    except FileNotFoundError:
-        raise ArcvqError(f"no such image: {path}; check the path") from None
+            return Header(width, height, opened.mode in ("1", "L", "LA", "I", "I;16", "I;16B", "I;16L", "F"))
     except DECODE_ERRORS as error:
-        raise corrupt(path, error) from None
+        raise UnreadableImage(path, reason_of(error)) from None
 
 
-def corrupt(path: Path | str, error: BaseException) -> ArcvqError:
-    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-    return ArcvqError(f"cannot read the image {path} ({reason}); repair the file or take it out")
+def reason_of(error: BaseException) -> str:
+    if isinstance(error, UnidentifiedImageError):
+        return "not an image"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 def upright(image: Image.Image) -> Image.Image:
@@ -73,17 +89,14 @@ def in_mode(image: Image.Image, mode: str) -> Image.Image:
     return image.convert(mode)
 
 
-def fit_square(image: Image.Image, size: int) -> Image.Image:
-    """Shorter side to `size` (bicubic, antialiased), then the centre square."""
-    if size < 1:
-        raise ArcvqError(f"image_size is {size}; it must be at least 1")
-    width, height = image.size
-    scale = size / min(width, height)
+def fit(image: Image.Image, height: int, width: int) -> Image.Image:
+    """Resized (bicubic, antialiased) until it covers height × width, then the centre of that size."""
+    scale = max(height / image.height, width / image.width)
     if scale != 1.0:
-        width, height = max(size, round(width * scale)), max(size, round(height * scale))
-        image = image.resize((width, height), Image.Resampling.BICUBIC)
-    left, top = (width - size) // 2, (height - size) // 2
-    return image.crop((left, top, left + size, top + size))
+        covering = max(width, round(image.width * scale)), max(height, round(image.height * scale))
+        image = image.resize(covering, Image.Resampling.BICUBIC)
+    left, top = (image.width - width) // 2, (image.height - height) // 2
+    return image.crop((left, top, left + width, top + height))
 
 
 def write_png(path: Path | str, pixels: Tensor) -> None:

@@ -3,17 +3,15 @@
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
-from os import cpu_count
 from pathlib import Path
 from zlib import crc32
 
 import torch
 from torch import Tensor
 
-from arcvq.data.files import image_header, read_image
-from arcvq.data.images import CHUNK, Images, InMemoryImages, check_limit, variance_of
+from arcvq.data.files import Header, UnreadableImage, image_header, read_image
+from arcvq.data.images import Images, InMemoryImages, Size, check_limit, height_and_width, variance_of
+from arcvq.data.reading import check_readable, read_each
 from arcvq.errors import ArcvqError
 
 EXTENSIONS = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif"})
@@ -32,7 +30,7 @@ class FolderImages:
         paths: Sequence[Path],
         *,
         channels: int,
-        image_size: int | None,
+        image_size: Size | None,
         height: int,
         width: int,
         labels: Tensor | None = None,
@@ -47,31 +45,33 @@ class FolderImages:
         self.labels = labels
         self.device = torch.device(device)
 
-    @cached_property
-    def threads(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(max_workers=min(16, cpu_count() or 1), thread_name_prefix="arcvq-decode")
-
     def __len__(self) -> int:
         return len(self.paths)
 
-    def decode(self, index: int) -> Tensor:
-        pixels = read_image(self.paths[index], self.channels, self.image_size)
+    def decode(self, path: Path) -> Tensor:
+        pixels = read_image(path, self.channels, self.image_size)
         if pixels.shape != (self.channels, self.height, self.width):
             found = f"{pixels.shape[2]}x{pixels.shape[1]}"
-            raise ArcvqError(
-                f"{self.paths[index]} is {found}, the others {self.width}x{self.height}; give an image_size"
-            )
+            raise ArcvqError(f"{path} is {found}, the others {self.width}x{self.height}; give an image_size")
         return pixels
 
     def gather(self, indices: Tensor) -> Tensor:
-        decoded = list(self.threads.map(self.decode, indices.tolist()))
-        if not decoded:
-            return torch.empty(0, self.channels, self.height, self.width, dtype=torch.uint8, device=self.device)
-        batch = torch.stack(decoded)  # (B, C, H, W)
+        batch = torch.empty(len(indices), self.channels, self.height, self.width, dtype=torch.uint8)
+        check_readable(self.decode_into(batch, [self.paths[index] for index in indices.tolist()]))
         if self.device.type == "cuda":
             # Pinned memory lets the copy run beside the device's work.
             return batch.pin_memory().to(self.device, non_blocking=True)
         return batch.to(self.device)
+
+    def decode_into(self, pixels: Tensor, paths: Sequence[Path]) -> list[UnreadableImage]:
+        """Decode `paths` into uint8 (B, C, H, W); which of them could not be read."""
+        unreadable = []
+        for target, decoded in zip(pixels, read_each(paths, self.decode)):
+            if isinstance(decoded, UnreadableImage):
+                unreadable.append(decoded)
+            else:
+                target.copy_(decoded)
+        return unreadable
 
     def to(self, device: torch.device | str) -> "FolderImages":
         return FolderImages(
@@ -90,18 +90,23 @@ class FolderImages:
 
 
 def load_folder(
-    folder: Path, *, split: str, image_size: int | None = None, limit: int | None = None, name: str | None = None
+    folder: Path, *, split: str, image_size: Size | None = None, limit: int | None = None, name: str | None = None
 ) -> Images:
     """The images below `folder`: decoded into memory when they fit in MEMORY_LIMIT, else decoded on demand.
 
     `folder/train` and `folder/test` (or `folder/val`) are the splits when they exist; otherwise about one file
     in 20 is held out for testing, chosen by its name. Labels are the names of the first level of folders, in sorted order. A
-    `limit` spreads its picks evenly over the sorted files, because those are grouped by class.
+    `limit` spreads its picks evenly over the sorted files, because those are grouped by class. One error names all files that
+    cannot be read: those without an image's header, and of a set that is kept in memory those that cannot be decoded.
     """
     check_limit(limit)
     splits = split_paths(folder)
     every_path = splits["train"] + splits["test"]
-    channels, height, width = common_format(every_path, image_size)
+    headers = list(read_each([path for _, path in every_path], image_header))
+    unreadable = [header for header in headers if isinstance(header, UnreadableImage)]
+    if len(unreadable) == len(headers):
+        check_readable(unreadable)
+    channels, height, width = common_format(every_path, headers, image_size)
     paths = splits[split]
     if not paths:
         raise ArcvqError(f"{folder} leaves no image for the {split} split; it needs at least 2 images")
@@ -120,12 +125,11 @@ def load_folder(
         labels=labels,
     )
     if len(images) * channels * height * width > MEMORY_LIMIT:
+        check_readable(unreadable)
         return images
     pixels = torch.empty(len(images), channels, height, width, dtype=torch.uint8)
-    for first in range(0, len(images), CHUNK):
-        last = min(first + CHUNK, len(images))
-        pixels[first:last] = images.gather(torch.arange(first, last))
-    images.threads.shutdown()
+    unreadable += images.decode_into(pixels, images.paths)
+    check_readable({error.path: error for error in unreadable}.values())
     return InMemoryImages(images.name, pixels, labels)
 
 
@@ -173,22 +177,22 @@ def files_below(folder: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
             yield from files_below(path, above)
 
 
-def common_format(paths: Sequence[FoundFile], image_size: int | None) -> tuple[int, int, int]:
+def common_format(
+    paths: Sequence[FoundFile], headers: Sequence[Header | UnreadableImage], image_size: Size | None
+) -> tuple[int, int, int]:
     """Channels, height and width that every image of the folder will have; one channel only if all are greyscale."""
+    read = [(path, header) for (_, path), header in zip(paths, headers) if isinstance(header, Header)]
+    channels = 1 if all(header.grey for _, header in read) else 3
     if image_size is not None:
-        if image_size < 1:
-            raise ArcvqError(f"image_size is {image_size}; it must be at least 1")
-        all_grey = all(image_header(path)[2] for _, path in paths)  # stops at the first colour image
-        return 1 if all_grey else 3, image_size, image_size
-    headers = [image_header(path) for _, path in paths]
-    width, height, _ = headers[0]
-    for (_, path), (other_width, other_height, _) in zip(paths, headers):
-        if (other_width, other_height) != (width, height):
+        return channels, *height_and_width(image_size)
+    first, wanted = read[0]
+    for path, header in read:
+        if (header.width, header.height) != (wanted.width, wanted.height):
             raise ArcvqError(
-                f"images differ in size ({paths[0][1].name} is {width}x{height}, {path.name} is "
-                f"{other_width}x{other_height}); give an image_size"
+                f"images differ in size ({first.name} is {wanted.width}x{wanted.height}, {path.name} is "
+                f"{header.width}x{header.height}); give an image_size"
             )
-    return 1 if all(grey for _, _, grey in headers) else 3, height, width
+    return channels, wanted.height, wanted.width
 
 
 def class_labels(paths: Sequence[FoundFile], every_path: Sequence[FoundFile]) -> Tensor | None:

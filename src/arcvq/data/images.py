@@ -13,6 +13,16 @@ from arcvq.errors import ArcvqError
 # Images per step wherever a whole set is walked through.
 CHUNK = 1024
 
+# Of an image: the side of a square, or (height, width).
+Size = int | tuple[int, int]
+
+
+def height_and_width(size: Size) -> tuple[int, int]:
+    height, width = size if isinstance(size, tuple) else (size, size)
+    if min(height, width) < 1:
+        raise ArcvqError(f"image_size is {size}; it must be at least 1")
+    return height, width
+
 
 class Images(Protocol):
     """Equally sized images, addressed by index. Pixels stay uint8 until a model wants floats."""
@@ -100,15 +110,18 @@ def variance_of(images: Images) -> float:
     return float((weights * (levels - mean).square()).sum())
 
 
-def resized(images: InMemoryImages, size: int) -> InMemoryImages:
-    """The set at another square size (shorter side to `size`, antialiased bicubic, centre square)."""
-    if size < 1:
-        raise ArcvqError(f"image_size is {size}; it must be at least 1")
-    if images.height == size and images.width == size:
+def resized(images: InMemoryImages, size: Size) -> InMemoryImages:
+    """The set at another size: each image is resized (antialiased bicubic) until it covers that size, and the centre is kept."""
+    height, width = height_and_width(size)
+    if (images.height, images.width) == (height, width):
         return images
+    if images.height * width <= images.width * height:
+        covering = [height, int(height * images.width / images.height)]
+    else:
+        covering = [int(width * images.height / images.width), width]
     parts = [
         transforms.center_crop(
-            transforms.resize(part, [size], interpolation=InterpolationMode.BICUBIC, antialias=True), [size, size]
+            transforms.resize(part, covering, interpolation=InterpolationMode.BICUBIC, antialias=True), [height, width]
         )
         for part in images.pixels.split(CHUNK)
     ]

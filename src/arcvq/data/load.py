@@ -10,7 +10,7 @@ from arcvq.data.download import not_found
 from arcvq.data.embedded import load_sample
 from arcvq.data.folder import load_folder
 from arcvq.data.idx import find_idx, read_idx_images
-from arcvq.data.images import Images, InMemoryImages, first_images, resized
+from arcvq.data.images import Images, InMemoryImages, Size, first_images, resized
 from arcvq.errors import ArcvqError
 
 Split = Literal["train", "test"]
@@ -32,15 +32,15 @@ def load_images(
     *,
     split: Split,
     root: Path | None = None,
-    image_size: int | None = None,
+    image_size: Size | None = None,
     limit: int | None = None,
     download: bool = True,
 ) -> Images:
     """One split of a data set.
 
-    `limit` keeps the first so many images (of a folder: so many, spread evenly over it). `image_size` makes the images
-    square: shorter side to that size, then the centre. A published set that is not below `root` is downloaded, unless
-    `download` is off.
+    `limit` keeps the first so many images (of a folder: so many, spread evenly over it). With `image_size`, the side of a
+    square or (height, width), images are resized until they cover that size, and the centre is kept. A published set that is
+    not below `root` is downloaded, unless `download` is off.
     """
     if split not in ("train", "test"):
         raise ArcvqError(f"unknown split {split!r}; use 'train' or 'test'")

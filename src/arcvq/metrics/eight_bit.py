@@ -2,9 +2,7 @@
 
 import io
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from os import cpu_count
 
 import numpy as np
 import torch
@@ -12,8 +10,8 @@ from PIL import Image
 from torch import Tensor
 
 from arcvq.data.pixels import Rounding, to_uint8
+from arcvq.data.reading import CORES, image_threads
 
-CORES = min(16, cpu_count() or 1)
 HALF = 1 << 21  # of Pillow's unit for weights
 
 
@@ -40,13 +38,9 @@ def tile_to_rgb(images: Tensor) -> Tensor:
     return images.expand(-1, 3, -1, -1) if images.shape[1] == 1 else images
 
 
-def jpeg_round_trip(images: Tensor, quality: int) -> Tensor:
-    """uint8 (B, 3, H, W) through JPEG in memory, with Pillow's default chroma subsampling."""
-    return jpeg_ahead(images, quality)()
-
-
 def jpeg_ahead(images: Tensor, quality: int) -> Callable[[], Tensor]:
-    """The round trip begun; the caller does something else meanwhile, then calls for the images."""
+    """Begin to send uint8 (B, 3, H, W) through JPEG in memory, with Pillow's default chroma subsampling; the function returned waits
+    for the images."""
 
     def round_trip(image: Image.Image) -> Image.Image:
         buffer = io.BytesIO()
@@ -70,7 +64,7 @@ def per_image(images: Tensor, change: Callable[[Image.Image], Image.Image]) -> C
         return [np.asarray(change(Image.fromarray(pixels))) for pixels in part]
 
     arrays = np.ascontiguousarray(images.permute(0, 2, 3, 1).cpu().numpy())  # (B, H, W, 3)
-    parts = [threads().submit(several, part) for part in np.array_split(arrays, min(CORES, max(1, len(arrays))))]
+    parts = [image_threads().submit(several, part) for part in np.array_split(arrays, min(CORES, max(1, len(arrays))))]
 
     def result() -> Tensor:
         changed = [array for part in parts for array in part.result()]
@@ -79,12 +73,6 @@ def per_image(images: Tensor, change: Callable[[Image.Image], Image.Image]) -> C
         return torch.from_numpy(np.stack(changed)).to(images.device).permute(0, 3, 1, 2).contiguous()
 
     return result
-
-
-@cache
-def threads() -> ThreadPoolExecutor:
-    """Pillow releases the interpreter's lock, so threads help."""
-    return ThreadPoolExecutor(CORES, thread_name_prefix="arcvq-pillow")
 
 
 def whole_number_resize(images: Tensor, size: int) -> Tensor:

@@ -198,7 +198,7 @@ def _batches(tokenizer: Tokenizer, paths: Sequence[Path], batch_size: int | None
     size = batch_size or (tokenizer.batch_size(*tokenizer.image_size) if tokenizer.image_size else BATCH)
     parts = [paths[start : start + size] for start in range(0, len(paths), size)]
     shapes = set()
-    for images in _read_ahead(parts, lambda path: read_image(path, tokenizer.channels, tokenizer.side)):
+    for images in _read_ahead(parts, lambda path: read_image(path, tokenizer.channels, tokenizer.image_size)):
         shapes |= {image.shape for image in images}
         if len(shapes) > 1:
             raise ArcvqError(

@@ -183,11 +183,6 @@ class Tokenizer(nn.Module):
         return 0 if self.quantizer.codebook is None else positions * self.quantizer.config.heads
 
     @property
-    def side(self) -> int | None:
-        """The side of the square images it was trained on; None when they were not square, or it is not known."""
-        return self.image_size[0] if self.image_size and self.image_size[0] == self.image_size[1] else None
-
-    @property
     def device(self) -> torch.device:
         return next(self.parameters()).device
 

@@ -55,7 +55,9 @@ def measure(
     if name is None:
         raise ArcvqError(f"{source}: is a model without a run, so it has no data set of its own: say --data NAME")
     root = root or (system.data.root if system else None)
-    images = load_images(name, split="test", root=Path(root) if root else None, image_size=tokenizer.side, limit=limit)
+    images = load_images(
+        name, split="test", root=Path(root) if root else None, image_size=tokenizer.image_size, limit=limit
+    )
     if images.channels != tokenizer.channels:
         raise ArcvqError(f"{name} has {images.channels} channels but the tokenizer takes {tokenizer.channels}")
     reconstruct = Reconstructor(tokenizer)
