@@ -7,16 +7,21 @@ import json
 import os
 import shutil
 import tempfile
+import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import safetensors.torch
 from safetensors import SafetensorError
 from torch import Tensor
 
 from arcvq.errors import ArcvqError
+
+# What an .npz may hold when unpacked: a small file can announce any size.
+ARRAYS_LIMIT = 1 << 30
 
 
 @contextmanager
@@ -129,6 +134,25 @@ def read_tensors(path: Path, what: str) -> dict[str, Tensor]:
         raise ArcvqError(f"{path.parent}: not {what}: {path.name} is missing") from None
     except (SafetensorError, OSError) as error:
         raise ArcvqError(f"{path}: truncated or not a safetensors file ({error})") from None
+
+
+def read_arrays(path: Path, what: str) -> dict[str, np.ndarray]:
+    """The arrays of an .npz of at most ARRAYS_LIMIT bytes, unpacked. Nothing in it is executed."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            size = sum(file.file_size for file in archive.infolist())  # no more than this is ever unpacked
+        if size > ARRAYS_LIMIT:
+            raise ArcvqError(
+                f"{path}: holds {size / 2**30:.1f} GiB when unpacked, at most {ARRAYS_LIMIT / 2**30:.0f} GiB are read: split it"
+            )
+        with np.load(path, allow_pickle=False) as arrays:
+            return dict(arrays)
+    except FileNotFoundError:
+        raise ArcvqError(f"{path}: no such {what}") from None
+    except ArcvqError:
+        raise
+    except Exception as error:  # numpy and zipfile raise a dozen kinds for a damaged archive
+        raise ArcvqError(f"{path}: not a readable .npz {what} ({type(error).__name__})") from None
 
 
 def cannot_write(path: Path, error: OSError) -> ArcvqError:

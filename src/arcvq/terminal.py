@@ -101,7 +101,7 @@ def _position(name: str) -> int:
 
 
 @contextmanager
-def progress_bar() -> Iterator[Callable[[str, int, int], None]]:
+def progress_bar(doing: str = "measuring") -> Iterator[Callable[[str, int, int], None]]:
     """`progress(label, done, total)` draws one bar per label, on a terminal only."""
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
@@ -109,7 +109,7 @@ def progress_bar() -> Iterator[Callable[[str, int, int], None]]:
 
         def update(label: str, done: int, total: int) -> None:
             if label not in tasks:
-                tasks[label] = progress.add_task(f"measuring ({label})", total=total)
+                tasks[label] = progress.add_task(f"{doing} ({label})", total=total)
             progress.update(tasks[label], completed=done)
 
         yield update

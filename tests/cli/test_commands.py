@@ -204,13 +204,27 @@ def test_the_commands_take_a_precision_a_batch_size_and_a_layout(arcvq: Run, ima
 def test_json_is_printed_when_asked_for(arcvq: Run, images: Path, tmp_path: Path) -> None:
     tokens = tmp_path / "tokens.npz"
     encoded = json.loads(arcvq("encode", "tiny", images / "image-0.png", "--out", tokens, "--json").output)
-    assert encoded == {"file": str(tokens), "images": 1, "grid": [7, 7]}
+    assert encoded == {"file": str(tokens), "images": 1, "grid": [7, 7], "skipped": {}}
     decoded = json.loads(arcvq("decode", "tiny", tokens, "--out", tmp_path / "out", "--json").output)
     assert decoded == {"files": [str(tmp_path / "out" / "image-0.png")]}
     rebuilt = json.loads(
         arcvq("reconstruct", "tiny", images / "image-0.png", "--out", tmp_path / "out", "--json").output
     )
-    assert rebuilt == decoded
+    assert rebuilt == {**decoded, "skipped": {}}
+
+
+@pytest.mark.parametrize(("command", "out"), [("encode", "tokens.npz"), ("reconstruct", "out")])
+def test_images_that_cannot_be_read_are_left_out_and_listed(
+    command: str, out: str, arcvq: Run, images: Path, tmp_path: Path
+) -> None:
+    for name in ("image-1.png", "image-3.png"):
+        (images / name).write_text("no image")
+    options = ("--out", tmp_path / out, "--batch-size", 1, "--on-error", "skip")
+    said = arcvq(command, "tiny", images, *options)
+    assert said.code == 0
+    assert said.errors.splitlines()[1:] == ["  image-1.png: not an image", "  image-3.png: not an image"]
+    printed = json.loads(arcvq(command, "tiny", images, *options, "--json").output)
+    assert printed["skipped"] == {f"image-{i}.png": "not an image" for i in (1, 3)}
 
 
 def test_the_demo_trains_compares_and_writes_a_report(arcvq: Run, tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +25,18 @@ def add_reconstruct(commands: Commands) -> None:
 
 
 def reconstruct(arguments: argparse.Namespace) -> int:
-    from arcvq.tokenizers.files import reconstruct_files, write_images
+    from arcvq.terminal import progress_bar
+    from arcvq.tokenizers.files import reconstruct_files
 
-    pixels, names = reconstruct_files(_tokenizer(arguments), arguments.images, **_how(arguments))
-    return _report_files(write_images(arguments.out, pixels, names, spare=arguments.images), arguments.json)
+    tokenizer = _tokenizer(arguments)
+    skipped: dict[str, str] = {}
+    with progress_bar("reconstructing") as progress:
+        how = _reading(arguments, progress, skipped)
+        written = reconstruct_files(tokenizer, arguments.images, arguments.out, **how)
+    files = [str(path) for path in written]
+    print_json({"files": files, "skipped": skipped}) if arguments.json else print("\n".join(files))
+    _print_skipped(skipped)
+    return 0
 
 
 def add_encode(commands: Commands) -> None:
@@ -37,18 +47,23 @@ def add_encode(commands: Commands) -> None:
 
 def encode(arguments: argparse.Namespace) -> int:
     from arcvq.storage import check_file
+    from arcvq.terminal import progress_bar
     from arcvq.tokenizers.files import encode_files
 
     if arguments.out.suffix != ".npz":
         raise ArcvqError(f"{arguments.out}: a token file's name ends in .npz")
     check_file(arguments.out)
-    tokens = encode_files(_tokenizer(arguments), arguments.images, **_how(arguments))
+    tokenizer = _tokenizer(arguments)
+    skipped: dict[str, str] = {}
+    with progress_bar("encoding") as progress:
+        tokens = encode_files(tokenizer, arguments.images, **_reading(arguments, progress, skipped))
     tokens.save(arguments.out)
-    grid = "×".join(map(str, tokens.tokens.shape[1:]))
+    images, grid = len(tokens.names), list(tokens.tokens.shape[1:])
     if arguments.json:
-        print_json({"file": str(arguments.out), "images": len(tokens.names), "grid": list(tokens.tokens.shape[1:])})
+        print_json({"file": str(arguments.out), "images": images, "grid": grid, "skipped": skipped})
     else:
-        print(f"{arguments.out}: {len(tokens.names)} images as {grid} tokens each")
+        print(f"{arguments.out}: {images} images as {'×'.join(map(str, grid))} tokens each")
+    _print_skipped(skipped)
     return 0
 
 
@@ -61,16 +76,27 @@ def add_decode(commands: Commands) -> None:
 
 
 def decode(arguments: argparse.Namespace) -> int:
-    from arcvq.tokenizers.files import Tokens, decode_tokens, write_images
+    from arcvq.terminal import progress_bar
+    from arcvq.tokenizers.files import Tokens, decode_tokens
 
     tokens = Tokens.load(arguments.tokens)
-    pixels = decode_tokens(_tokenizer(arguments), tokens, **_how(arguments))
-    return _report_files(write_images(arguments.out, pixels, tokens.names), arguments.json)
+    tokenizer = _tokenizer(arguments)
+    with progress_bar("decoding") as progress:
+        written = decode_tokens(tokenizer, tokens, arguments.out, **_how(arguments, progress))
+    files = [str(path) for path in written]
+    print_json({"files": files}) if arguments.json else print("\n".join(files))
+    return 0
 
 
 def _images(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("run", metavar="RUN", help="a run, a saved tokenizer, or an embedded one (tiny)")
     sub.add_argument("images", nargs="+", metavar="IMAGE", help="image files, or folders of them")
+    sub.add_argument(
+        "--on-error",
+        choices=("fail", "skip"),
+        default="fail",
+        help="skip: leave out the images that cannot be read, and list them at the end (default: fail)",
+    )
     _inference(sub)
 
 
@@ -95,14 +121,22 @@ def _tokenizer(arguments: argparse.Namespace) -> Any:
     return tokenizer.speed_up(compile=arguments.compile, channels_last=arguments.channels_last)
 
 
-def _how(arguments: argparse.Namespace) -> dict[str, Any]:
-    return {"precision": arguments.precision, "batch_size": arguments.batch_size}
+def _how(arguments: argparse.Namespace, progress: Callable[[str, int, int], None]) -> dict[str, Any]:
+    return {
+        "precision": arguments.precision,
+        "batch_size": arguments.batch_size,
+        "progress": partial(progress, "images"),
+    }
 
 
-def _report_files(paths: Sequence[Path], as_json: bool) -> int:
-    if as_json:
-        print_json({"files": [str(path) for path in paths]})
-    else:
-        for path in paths:
-            print(path)
-    return 0
+def _reading(
+    arguments: argparse.Namespace, progress: Callable[[str, int, int], None], skipped: dict[str, str]
+) -> dict[str, Any]:
+    return {**_how(arguments, progress), "skipped": skipped if arguments.on_error == "skip" else None}
+
+
+def _print_skipped(skipped: dict[str, str]) -> None:
+    if skipped:
+        print(f"{len(skipped)} images cannot be read and were left out:", file=sys.stderr)
+    for name, reason in skipped.items():
+        print(f"  {name}: {reason}", file=sys.stderr)

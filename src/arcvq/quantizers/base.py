@@ -170,6 +170,13 @@ class Quantizer(nn.Module):
 
     def decode(self, tokens: Tensor) -> Tensor:
         """tokens as `forward` gives them → quantized latents in the layer's layout. −1 decodes to zeros."""
+        tokens = self.check_tokens(tokens)
+        grid = tokens if self.config.heads > 1 else tokens.unsqueeze(-1)
+        codes = self.lookup(grid.clamp(min=0))  # (B, *spatial, heads, code_dim)
+        return self._assemble(codes.flatten(-2), (grid >= 0).all(dim=-1))
+
+    def check_tokens(self, tokens: Tensor) -> Tensor:
+        """As int64; an error unless they are tokens of this codebook, (B, *spatial) or with several heads (B, *spatial, heads)."""
         self.require_codebook()
         heads = self.config.heads
         if tokens.dim() < 1:
@@ -185,9 +192,7 @@ class Quantizer(nn.Module):
                 raise ArcvqError(
                     f"token {low if low < -1 else high} is out of range: this codebook has tokens 0 to {self.config.codebook_size - 1}"
                 )
-        grid = tokens if heads > 1 else tokens.unsqueeze(-1)
-        codes = self.lookup(grid.clamp(min=0))  # (B, *spatial, heads, code_dim)
-        return self._assemble(codes.flatten(-2), (grid >= 0).all(dim=-1))
+        return tokens
 
     def after_step(self, *outputs: Quantized) -> None:
         """Call once after each optimizer step, with the outputs of all forward passes that the step learnt from."""

@@ -4,28 +4,31 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from functools import partial
+from pathlib import Path
+from posixpath import splitext
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from arcvq.data import read_image, to_uint8, to_unit, write_png
+from arcvq.data.files import UnreadableImage
 from arcvq.data.folder import EXTENSIONS
 from arcvq.data.folder import image_paths as images_below
+from arcvq.data.reading import check_readable, image_threads, one_ahead, read_each
 from arcvq.errors import ArcvqError
-from arcvq.storage import cannot_write, write_bytes
+from arcvq.storage import check_folder, read_arrays, write_bytes
 from arcvq.tokenizers.inference import Precision, check_precision
 from arcvq.tokenizers.tokenizer import Tokenizer
 
-# Threads that read and write image files: Pillow lets go of Python's lock while it decodes and encodes.
-THREADS = 8
-# Images read before their size is known, where a tokenizer has none of its own.
+# Images at a time where a tokenizer has no size of its own.
 BATCH = 64
+
+# Called with how many images are done, of how many.
+Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -50,19 +53,11 @@ class Tokens:
     @classmethod
     def load(cls, path: Path) -> Tokens:
         """Any .npz with a whole-number array `tokens` (n, h, w); `names` are optional."""
-        try:
-            with np.load(path, allow_pickle=False) as archive:
-                if "tokens" not in archive:
-                    raise ArcvqError(f"{path}: holds no array called tokens")
-                tokens = archive["tokens"]
-                names = [str(name) for name in archive["names"]] if "names" in archive else None
-                codebook = str(archive["codebook"]) if "codebook" in archive else ""
-        except FileNotFoundError:
-            raise ArcvqError(f"{path}: no such token file") from None
-        except ArcvqError:
-            raise
-        except Exception as error:  # numpy and zipfile raise a dozen kinds for a damaged archive
-            raise ArcvqError(f"{path}: not a readable .npz token file ({type(error).__name__})") from None
+        arrays = read_arrays(path, "token file")
+        if "tokens" not in arrays:
+            raise ArcvqError(f"{path}: holds no array called tokens")
+        tokens, codebook = arrays["tokens"], str(arrays.get("codebook", ""))
+        names = [str(name) for name in np.atleast_1d(arrays["names"])] if "names" in arrays else None
         if not np.issubdtype(tokens.dtype, np.integer):
             raise ArcvqError(f"{path}: tokens must be whole numbers, got {tokens.dtype}")
         if tokens.ndim < 3 or tokens.size == 0:
@@ -97,47 +92,72 @@ def encode_files(
     *,
     precision: Precision = "fp32",
     batch_size: int | None = None,
+    skipped: dict[str, str] | None = None,
+    progress: Progress | None = None,
 ) -> Tokens:
-    """Every image, at the tokenizer's own size (shorter side resized, centre cut out)."""
+    """The tokens of every image, fitted to the tokenizer's own size. A batch of images is in memory at a time.
+
+    An image that cannot be read is an error. Where `skipped` is given, it is left out, and noted there by name with the reason.
+    """
     check_precision(precision, tokenizer.device)
-    paths = image_paths(sources)
-    grids = [
-        tokenizer.encode(part, precision=precision, batch_size=len(part)).cpu()
-        for part in _batches(tokenizer, list(paths.values()), batch_size)
-    ]
-    return Tokens(torch.cat(grids), list(paths), fingerprint(tokenizer))
+    names: list[str] = []
+    grids: list[Tensor] = []
+    for part, images in _batches(tokenizer, image_paths(sources), batch_size, skipped, progress):
+        grids.append(tokenizer.encode(images, precision=precision, batch_size=len(images)).cpu())
+        names += part
+    return Tokens(torch.cat(grids), names, fingerprint(tokenizer))
 
 
 def reconstruct_files(
     tokenizer: Tokenizer,
     sources: Sequence[str | Path],
+    folder: Path,
     *,
     precision: Precision = "fp32",
     batch_size: int | None = None,
-) -> tuple[Tensor, list[str]]:
-    """The reconstructions, uint8 (n, C, H, W), and a name for each."""
+    skipped: dict[str, str] | None = None,
+    progress: Progress | None = None,
+) -> list[Path]:
+    """Write the reconstruction of every image below `folder`, batch by batch. `skipped` as in `encode_files`."""
     check_precision(precision, tokenizer.device)
-    paths = image_paths(sources)
-    parts = [
-        to_uint8(tokenizer.reconstruct(part, precision=precision, batch_size=len(part))).cpu()
-        for part in _batches(tokenizer, list(paths.values()), batch_size)
-    ]
-    return torch.cat(parts), list(paths)
+    originals = image_paths(sources)
+    targets = dict(zip(originals, output_paths(folder, list(originals))))
+    kept = {path.resolve() for path in originals.values()}
+    for target in targets.values():
+        if target.resolve() in kept:
+            raise ArcvqError(f"{target}: is one of the images to read, and would be overwritten: choose another --out")
+    written: list[Path] = []
+    for names, images in _batches(tokenizer, originals, batch_size, skipped, progress):
+        made = tokenizer.reconstruct(images, precision=precision, batch_size=len(images))
+        written += _write([targets[name] for name in names], made)
+    return written
 
 
 def decode_tokens(
-    tokenizer: Tokenizer, tokens: Tokens, *, precision: Precision = "fp32", batch_size: int | None = None
-) -> Tensor:
-    """uint8 (n, C, H, W)."""
+    tokenizer: Tokenizer,
+    tokens: Tokens,
+    folder: Path,
+    *,
+    precision: Precision = "fp32",
+    batch_size: int | None = None,
+    progress: Progress | None = None,
+) -> list[Path]:
+    """Write the image of every token grid below `folder`, batch by batch."""
     if tokens.codebook not in (None, fingerprint(tokenizer)):
         raise ArcvqError(
             "these tokens were made with another codebook than this tokenizer's: decode them with the one that made them"
         )
+    tokenizer.quantizer.check_tokens(tokens.tokens)
+    targets = output_paths(folder, tokens.names)
     height, width = (side * tokenizer.downsampling for side in tokens.tokens.shape[1:3])
-    grids = tokens.tokens.split(batch_size or tokenizer.batch_size(height, width))
-    return torch.cat(
-        [to_uint8(tokenizer.decode(grid, precision=precision, batch_size=len(grid))).cpu() for grid in grids]
-    )
+    size = batch_size or tokenizer.batch_size(height, width)
+    for start in range(0, len(targets), size):
+        grids = tokens.tokens[start : start + size]
+        made = tokenizer.decode(grids, precision=precision, batch_size=len(grids))
+        _write(targets[start : start + size], made)
+        if progress:
+            progress(start + len(grids), len(targets))
+    return targets
 
 
 def fingerprint(tokenizer: Tokenizer) -> str:
@@ -146,21 +166,10 @@ def fingerprint(tokenizer: Tokenizer) -> str:
     return hashlib.sha256(codes.numpy().tobytes()).hexdigest()[:16]
 
 
-def write_images(folder: Path, pixels: Tensor, names: Sequence[str], spare: Sequence[str | Path] = ()) -> list[Path]:
-    """One PNG each, at its original's path below `folder`; never over one of the files of `spare`."""
-    paths = [folder / name for name in unique_names([safe_path(name) for name in names])]
-    originals = {path.resolve() for path in image_paths(spare).values()}
-    for path in paths:
-        if path.resolve() in originals:
-            raise ArcvqError(f"{path}: is one of the images to read, and would be overwritten: choose another --out")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise cannot_write(folder, error) from None
-    with ThreadPoolExecutor(THREADS) as pool:
-        for _ in pool.map(write_png, paths, pixels):
-            pass  # an error surfaces here
-    return paths
+def output_paths(folder: Path, names: Sequence[str]) -> list[Path]:
+    """A PNG for each image, at its original's path below `folder`."""
+    check_folder(folder)
+    return [folder / name for name in unique_names([safe_path(name) for name in names])]
 
 
 def unique_names(names: Sequence[str]) -> list[str]:
@@ -170,10 +179,11 @@ def unique_names(names: Sequence[str]) -> list[str]:
     counts: dict[str, int] = {}  # where the search for a free number goes on
     unique = []
     for name in names:
-        candidate, ending = name, PurePosixPath(name).suffix
+        candidate = name
         while candidate in seen or (candidate != name and candidate in taken):
             counts[name] = counts.get(name, 1) + 1
-            candidate = f"{name.removesuffix(ending)}-{counts[name]}{ending}"
+            stem, ending = splitext(name)
+            candidate = f"{stem}-{counts[name]}{ending}"
         seen.add(candidate)
         unique.append(candidate)
     return unique
@@ -182,8 +192,8 @@ def unique_names(names: Sequence[str]) -> list[str]:
 def safe_path(name: str) -> str:
     """A token file comes from anywhere: its names must not lead out of the folder. The ending of an image becomes .png."""
     *folders, last = [part for part in name.split("/") if part not in ("", ".", "..")] or ["image"]
-    ending = PurePosixPath(last).suffix
-    last = last.removesuffix(ending) if ending.lower() in EXTENSIONS else last
+    stem, ending = splitext(last)
+    last = stem if ending.lower() in EXTENSIONS else last
     return "/".join([*map(safe_name, folders), f"{safe_name(last)}.png"])
 
 
@@ -193,33 +203,49 @@ def safe_name(name: str) -> str:
     return kept or "image"
 
 
-def _batches(tokenizer: Tokenizer, paths: Sequence[Path], batch_size: int | None) -> Iterator[Tensor]:
-    """Floats on the tokenizer's device. While one batch is in work, threads read the next."""
+def _batches(
+    tokenizer: Tokenizer,
+    paths: dict[str, Path],
+    batch_size: int | None,
+    skipped: dict[str, str] | None,
+    progress: Progress | None,
+) -> Iterator[tuple[list[str], Tensor]]:
+    """Names and floats (b, C, H, W) on the tokenizer's device. While one batch is in work, threads read the next."""
     size = batch_size or (tokenizer.batch_size(*tokenizer.image_size) if tokenizer.image_size else BATCH)
-    parts = [paths[start : start + size] for start in range(0, len(paths), size)]
-    shapes = set()
-    for images in _read_ahead(parts, lambda path: read_image(path, tokenizer.channels, tokenizer.image_size)):
-        shapes |= {image.shape for image in images}
+    names = list(paths)
+    parts = [names[start : start + size] for start in range(0, len(names), size)]
+    shapes: set[torch.Size] = set()
+
+    def read(part: list[str]) -> list[Tensor | UnreadableImage]:
+        fitted = partial(read_image, channels=tokenizer.channels, size=tokenizer.image_size)
+        return list(read_each([paths[name] for name in part], fitted))
+
+    done = 0
+    for part, results in zip(parts, one_ahead(read, parts)):
+        if skipped is None:
+            check_readable(results, ", or give --on-error skip")
+        else:
+            skipped |= {name: each.reason for name, each in zip(part, results) if isinstance(each, UnreadableImage)}
+        images = {name: image for name, image in zip(part, results) if isinstance(image, Tensor)}
+        shapes |= {image.shape for image in images.values()}
         if len(shapes) > 1:
             raise ArcvqError(
                 "the images differ in size and this tokenizer has no size of its own: encode them one size at a time"
             )
-        pixels = torch.stack(images)
-        if tokenizer.device.type == "cuda":  # from pinned memory the copy goes on beside the work before it
-            pixels = pixels.pin_memory()
-        yield to_unit(pixels.to(tokenizer.device, non_blocking=True))
+        if images:
+            pixels = torch.stack(list(images.values()))
+            if tokenizer.device.type == "cuda":  # from pinned memory the copy goes on beside the work before it
+                pixels = pixels.pin_memory()
+            yield list(images), to_unit(pixels.to(tokenizer.device, non_blocking=True))
+        done += len(part)
+        if progress:
+            progress(done, len(names))
+    if not shapes:
+        name, reason = next(iter((skipped or {}).items()))
+        raise ArcvqError(f"none of the {len(names)} images can be read; the first is {paths[name]} ({reason})")
 
 
-def _read_ahead(parts: Sequence[Sequence[Path]], read: Callable[[Path], Tensor]) -> Iterator[list[Tensor]]:
-    """Each part's images, in order; the next part is being read when this one is given out."""
-    pool = ThreadPoolExecutor(THREADS, thread_name_prefix="arcvq-read")
-    try:
-        ahead: deque[Iterator[Tensor]] = deque()
-        for part in parts:
-            ahead.append(pool.map(read, part))
-            if len(ahead) > 1:
-                yield list(ahead.popleft())
-        if ahead:
-            yield list(ahead.popleft())
-    finally:  # after an error, what was not begun is not begun any more
-        pool.shutdown(cancel_futures=True)
+def _write(paths: list[Path], images: Tensor) -> list[Path]:
+    """Images in [-1, 1] as PNGs, in threads."""
+    list(image_threads().map(write_png, paths, to_uint8(images).cpu()))  # an error surfaces here
+    return paths
