@@ -6,10 +6,17 @@ W times its share of the gradient, and a mean over tokens must be a sum over the
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, TypeVar
+
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
+
+from arcvq.errors import ArcvqError
+
+T = TypeVar("T")
 
 
 def world_size() -> int:
@@ -42,6 +49,23 @@ def from_first_process(value: Tensor) -> Tensor:
         value = value.contiguous()
         dist.broadcast(value, src=0)
     return value
+
+
+def on_first_process(make: Callable[[], T]) -> T:
+    """Call `make` on the first process only. All return what it returned, or raise the ArcvqError that it raised."""
+    if world_size() == 1:
+        return make()
+    answer: list[Any] = [None, None]
+    if rank() == 0:
+        try:
+            answer[0] = make()
+        except ArcvqError as error:
+            answer[1] = error
+    dist.broadcast_object_list(answer, src=0)
+    if answer[1] is not None:
+        raise answer[1]
+    made: T = answer[0]
+    return made
 
 
 class _Gather(torch.autograd.Function):

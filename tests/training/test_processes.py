@@ -51,7 +51,7 @@ ANCHORED: tuple[str, dict[str, Any]] = ("cvq-vae", {"data.limit": 13, "training.
 
 @pytest.fixture(scope="module")
 def two_process_runs(tmp_path_factory: pytest.TempPathFactory, tiny_settings: Callable[..., list[str]]) -> Path:
-    """All those trainings by two processes, and one that was stopped, and went on."""
+    """All those trainings by two processes, and one that was stopped, lost its newest checkpoint, and went on."""
     folder = tmp_path_factory.mktemp("two")
     jobs: list[dict[str, Any]] = [
         {"preset": f"sample/{preset}", "arguments": tiny_settings(changes), "out": str(folder / name)}
@@ -61,7 +61,8 @@ def two_process_runs(tmp_path_factory: pytest.TempPathFactory, tiny_settings: Ca
         jobs.append({"preset": f"sample/{preset}", "arguments": tiny_settings(changes), "out": str(folder / preset)})
     preset, changes = CASES["arcvq-vae, uneven tail"]
     again = {"preset": f"sample/{preset}", "arguments": tiny_settings(changes), "out": str(folder / "stopped")}
-    jobs += [{**again, "stop_after": 2}, {**again, "stop_after": 4}, again]
+    torn = str(folder / "stopped" / "checkpoints" / "step-00000004" / "state.json")
+    jobs += [{**again, "stop_after": 2}, {**again, "stop_after": 4}, {**again, "remove": torn}]
     run_in_two_processes(jobs, folder)
     return folder
 

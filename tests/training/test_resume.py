@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -140,8 +141,7 @@ def test_what_a_kill_tore_is_dropped_and_what_it_lost_is_written_again(
         steps = [line["step"] for line in read_lines(tmp_path / "run")]
         assert steps == sorted(steps)
         # Back to step 6 for the next one.
-        for path in (tmp_path / "run" / "checkpoints").glob("step-00000007/*"):
-            path.unlink()
+        shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-00000007")
     train(system, tmp_path / "run", quiet=True)
     assert_same_run(tmp_path / "run", uninterrupted["everything"])
 
@@ -252,33 +252,65 @@ def test_a_signal_from_outside_loses_nothing(
     assert_nothing_half_written(run)
 
 
-def damage(run: Path, file: str, content: bytes | None) -> Path:
-    path = run / "checkpoints" / "step-00000002" / file
+def damage(run: Path, step: int, file: str, content: bytes | None) -> None:
+    """Replace a file of a checkpoint; None: cut it after 100 bytes."""
+    path = run / "checkpoints" / f"step-{step:08d}" / file
     path.write_bytes(path.read_bytes()[:100] if content is None else content)
-    return path
 
 
-@pytest.mark.parametrize(
-    ("file", "content", "message"),
-    [
-        ("model.safetensors", None, "model.safetensors: truncated or not a safetensors file"),
-        ("optimizer.safetensors", None, "optimizer.safetensors: truncated or not a safetensors file"),
-        ("random-0.safetensors", None, "random-0.safetensors: truncated or not a safetensors file"),
-        ("state.json", b'{"position"', "state.json: not readable as JSON"),
-        ("state.json", b"{}", "state.json: not a checkpoint's state"),
-        ("state.json", b'{"position": {"steps": 2}}', "state.json: not a checkpoint's state"),
-    ],
-)
-def test_a_damaged_checkpoint_is_answered_in_one_line(
-    tmp_path: Path, tiny_system: MakeSystem, file: str, content: bytes | None, message: str
+DAMAGES = [
+    ("model.safetensors", None),
+    ("optimizer.safetensors", None),
+    ("random-0.safetensors", None),
+    ("random-0.safetensors", b""),
+    ("state.json", b'{"position"'),
+    ("state.json", b"[]"),
+    ("state.json", b'{"position": {"steps": 2}, "optimizer": {}}'),
+    ("state.json", b'{"position": {"step": "two"}, "optimizer": {}}'),
+    ("state.json", b'{"position": null, "optimizer": {}}'),
+    ("state.json", b'{"position": {"step": 2}, "optimizer": 3}'),
+]
+
+
+@pytest.mark.parametrize(("file", "content"), DAMAGES)
+def test_unreadable_newest_checkpoint_is_passed_over_with_a_warning(
+    uninterrupted: dict[str, Path], tmp_path: Path, tiny_system: MakeSystem, file: str, content: bytes | None
 ) -> None:
     system = tiny_system(changes=LENGTH)
     stop_at(system, tmp_path / "run", 2)
-    damage(tmp_path / "run", file, content)
-    with pytest.raises(ArcvqError) as raised:
+    stop_at(system, tmp_path / "run", 3)
+    damage(tmp_path / "run", 3, file, content)
+    with pytest.warns(UserWarning, match=rf"step-00000003.*{file}.*goes on from step-00000002"):
         train(system, tmp_path / "run", quiet=True)
-    assert message in str(raised.value)
+    assert_same_run(tmp_path / "run", uninterrupted["plain"])
+    assert_nothing_half_written(tmp_path / "run")
+
+
+def test_unreadable_checkpoint_goes_once_an_earlier_step_is_saved_again(
+    tmp_path: Path, tiny_system: MakeSystem
+) -> None:
+    system = tiny_system(changes=LENGTH)
+    for step in (2, 4):
+        stop_at(system, tmp_path / "run", step)
+    (tmp_path / "run" / "checkpoints" / "step-00000004" / "state.json").unlink()
+    with pytest.warns(UserWarning, match=r"state.json is missing"):
+        stop_at(system, tmp_path / "run", 3)
+    names = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
+    assert names == ["step-00000002", "step-00000003"]
+
+
+@pytest.mark.parametrize(("file", "content"), DAMAGES)
+def test_run_without_a_readable_checkpoint_is_refused_and_stays_as_it_is(
+    tmp_path: Path, tiny_system: MakeSystem, file: str, content: bytes | None
+) -> None:
+    system, run = tiny_system(changes=LENGTH), tmp_path / "run"
+    stop_at(system, run, 2)
+    damage(run, 2, file, content)
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    with pytest.raises(ArcvqError, match=rf"no checkpoint can be read: .*{file}") as raised:
+        train(system, run, quiet=True)
     assert "\n" not in str(raised.value)
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
 
 
 def test_a_checkpoint_of_another_model_is_answered_in_one_line(tmp_path: Path, tiny_system: MakeSystem) -> None:
@@ -286,7 +318,7 @@ def test_a_checkpoint_of_another_model_is_answered_in_one_line(tmp_path: Path, t
     other = tiny_system(changes={**LENGTH, "quantizer.codebook_size": 16})
     stop_at(other, tmp_path / "other", 2)
     foreign = tmp_path / "other" / "checkpoints" / "step-00000002" / "model.safetensors"
-    damage(tmp_path / "run", "model.safetensors", foreign.read_bytes())
+    damage(tmp_path / "run", 2, "model.safetensors", foreign.read_bytes())
     with pytest.raises(ArcvqError) as raised:
         train(tiny_system(changes=LENGTH), tmp_path / "run", quiet=True)
     assert "step-00000002: does not fit this configuration" in str(raised.value)

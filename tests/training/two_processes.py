@@ -16,6 +16,8 @@ from arcvq.training import Stopped, train
 def main() -> None:
     torch.set_num_threads(1)
     for job in json.loads(Path(sys.argv[1]).read_text()):
+        if "remove" in job:
+            Path(job["remove"]).unlink(missing_ok=True)
         try:
             train(
                 load_system(job["preset"], job["arguments"]), job["out"], quiet=True, stop_after=job.get("stop_after")

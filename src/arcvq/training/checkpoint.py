@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from arcvq.config import parse
 from arcvq.errors import ArcvqError
 from arcvq.storage import read_json, read_tensors, write_json, write_tensors, writing
 
@@ -46,37 +48,70 @@ def save_checkpoint(
         for rank, states in enumerate(random_states):
             write_tensors(folder / f"random-{rank}.safetensors", states)
         write_json(folder / "state.json", {"position": asdict(position), "optimizer": plain, "scaler": scaler})
-    for old in checkpoints(root)[:-KEPT]:
-        shutil.rmtree(old, ignore_errors=True)
+    # One of a later step could not be read when this training resumed before it.
+    kept = [each for each in checkpoints(root) if each.name <= path.name][-KEPT:]
+    for old in checkpoints(root):
+        if old not in kept:
+            shutil.rmtree(old, ignore_errors=True)
     return path
 
 
 def checkpoints(root: Path) -> list[Path]:
     """Oldest first. A folder still being written has another name and is not among them."""
-    return sorted(path for path in root.glob("step-*") if (path / "state.json").is_file())
+    return sorted(root.glob("step-*"))
+
+
+def newest_checkpoint(root: Path) -> tuple[Path, Position] | None:
+    """The newest readable checkpoint, with a warning for each newer one. None: there are no checkpoints at all."""
+    unreadable: list[str] = []
+    for path in reversed(checkpoints(root)):
+        try:
+            position = check_checkpoint(path)
+        except ArcvqError as error:
+            unreadable.append(str(error))
+            continue
+        for why in unreadable:
+            warnings.warn(f"{why}: training goes on from {path.name} instead", stacklevel=2)
+        return path, position
+    if unreadable:
+        raise ArcvqError(f"no checkpoint can be read: {unreadable[0]}; train again with another --out")
+    return None
+
+
+def check_checkpoint(path: Path) -> Position:
+    """Read every file, before any training state changes. Returns where the training stood."""
+    position = read_position(path)
+    names = {"model.safetensors", "optimizer.safetensors", "random-0.safetensors"}
+    for name in sorted(names.union(file.name for file in path.glob("random-*.safetensors"))):
+        read_tensors(path / name, "a checkpoint")
+    return position
 
 
 def read_position(path: Path) -> Position:
+    state = read_json(path / "state.json", "a checkpoint")
     try:
-        return Position(**read_json(path / "state.json", "a checkpoint")["position"])
-    except (KeyError, TypeError) as error:
+        position = parse(Position, state.get("position"), "position")
+        if not isinstance(state.get("optimizer"), dict):
+            raise ArcvqError("optimizer: expected a JSON object")
+    except ArcvqError as error:
         raise ArcvqError(f"{path / 'state.json'}: not a checkpoint's state: {error}") from None
+    return position
 
 
 def load_checkpoint(path: Path, model: nn.Module, optimizer: Optimizer, rank: int) -> dict[str, Any] | None:
     """Fill model, optimizer and this process's random states; returns the gradient scaler's state."""
     state = read_json(path / "state.json", "a checkpoint")
-    tensors = read_tensors(path / "model.safetensors", "a checkpoint")
+    weights, moments = (read_tensors(path / f"{name}.safetensors", "a checkpoint") for name in ("model", "optimizer"))
     try:
-        model.load_state_dict(tensors)
-        _join_optimizer(optimizer, read_tensors(path / "optimizer.safetensors", "a checkpoint"), state["optimizer"])
-    except (RuntimeError, KeyError, ValueError) as error:
+        model.load_state_dict(weights)
+        _join_optimizer(optimizer, moments, state["optimizer"])
+    except (RuntimeError, KeyError, ValueError, TypeError, AttributeError) as error:
         raise ArcvqError(f"{path}: does not fit this configuration: {' '.join(str(error).split())[:200]}") from None
     random = path / f"random-{rank}.safetensors"
     if not random.is_file():
         raise ArcvqError(f"{path}: was written by fewer processes than now run: resume with as many")
     restore_random_state(read_tensors(random, "a checkpoint"))
-    scaler: dict[str, Any] | None = state["scaler"]
+    scaler: dict[str, Any] | None = state.get("scaler")
     return scaler
 
 

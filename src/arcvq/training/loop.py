@@ -34,10 +34,9 @@ from arcvq.tokenizers import Tokenizer
 from arcvq.training.capture import Captured, captures
 from arcvq.training.checkpoint import (
     Position,
-    checkpoints,
     load_checkpoint,
+    newest_checkpoint,
     random_state,
-    read_position,
     save_checkpoint,
 )
 from arcvq.training.environment import device_name, library_versions
@@ -128,11 +127,11 @@ class TrainingRun:
             return self.finish()
 
     def find_position(self) -> None:
-        """From where: the last checkpoint, or the beginning."""
+        """Where to start: at the newest readable checkpoint, or at step 0."""
         self.accelerator.wait_for_everyone()
-        found = checkpoints(self.run.checkpoints)
-        if found:
-            self.resume_from, self.position = found[-1], read_position(found[-1])
+        found = distributed.on_first_process(lambda: newest_checkpoint(self.run.checkpoints))
+        if found is not None:
+            self.resume_from, self.position = found
             if self.position.images != len(self.images):
                 raise ArcvqError(
                     f"{self.run.path}: began with {self.position.images:,} training images and now finds {len(self.images):,}: "
