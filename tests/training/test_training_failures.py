@@ -90,6 +90,29 @@ def test_a_metrics_file_that_cannot_be_written_ends_in_one_line(
     )
 
 
+def test_full_disk_under_tensorboards_file_ends_in_one_line_and_the_run_goes_on(
+    tmp_path: Path, tiny_system: MakeSystem, whole_run: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
+    write, left = RecordWriter.write, 5
+
+    def write_until_full(writer: Any, data: bytes) -> None:
+        nonlocal left
+        if left == 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        left -= 1
+        write(writer, data)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RecordWriter, "write", write_until_full)
+        with pytest.raises(ArcvqError, match=r"run/tensorboard.*the disk is full"):
+            train(tiny_system(), tmp_path / "run", quiet=True)
+    assert capfd.readouterr() == ("", "")
+    train(tiny_system(), tmp_path / "run", quiet=True)
+    assert_same_run(tmp_path / "run", whole_run)
+
+
 @pytest.mark.parametrize(
     "changes",
     [

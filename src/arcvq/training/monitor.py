@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from arcvq.errors import Diverged
 from arcvq.storage import cannot_write
+from arcvq.training.event_file import EventFile
 from arcvq.training.run import RunFolder
 
 
@@ -43,13 +44,11 @@ class Monitor:
 
     def __enter__(self) -> Monitor:
         if self.active:
-            from torch.utils.tensorboard import SummaryWriter
-
             try:
                 self._file = self.run.metrics.open("ab")
-                self._board = SummaryWriter(str(self.run.tensorboard), purge_step=self.first_step + 1)
             except OSError as error:
                 raise cannot_write(self.run.path, error) from None
+            self._events = EventFile(self.run.tensorboard, self.first_step + 1)
             self._progress.start()
         return self
 
@@ -62,7 +61,7 @@ class Monitor:
             with suppress(OSError):
                 self._file.close()
             with suppress(OSError):
-                self._board.close()
+                self._events.close()
 
     def images_per_second(self, images: int) -> float | None:
         """Since the last call; None on the first, which has no beginning."""
@@ -121,9 +120,8 @@ class Monitor:
         except ValueError:
             odd = ", ".join(f"{name} {value}" for name, value in record.items() if not _is_finite(value))
             raise Diverged(f"training diverged at step {record['step']}: not finite: {odd}") from None
-        for name, value in record.items():
-            if isinstance(value, (int, float)) and name not in ("step", "kind"):
-                self._board.add_scalar(f"{record['kind']}/{name}", value, record["step"])
+        numbers = {name: value for name, value in record.items() if isinstance(value, (int, float)) and name != "step"}
+        self._events.add({f"{record['kind']}/{name}": value for name, value in numbers.items()}, record["step"])
 
 
 def _is_finite(value: Any) -> bool:
