@@ -1,5 +1,7 @@
 """The one kind of error that a person can cause: said in one line, with what was expected and what to do."""
 
+from signal import SIGINT
+
 
 class ArcvqError(ValueError):
     """Wrong input. The command line prints it as one line and exits with code 2; it never needs a traceback."""
@@ -10,4 +12,8 @@ class Diverged(ArcvqError):
 
 
 class Stopped(Exception):
-    """A training was interrupted, after a checkpoint: the same command goes on from there."""
+    """A signal stopped a training, after a checkpoint: the same command goes on from there."""
+
+    def __init__(self, message: str, signal: int = SIGINT) -> None:
+        super().__init__(message)
+        self.signal = signal

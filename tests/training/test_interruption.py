@@ -10,7 +10,7 @@ import pytest
 from arcvq.training.interruption import stop_signals
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_is_noted_and_nothing_is_interrupted(number: signal.Signals) -> None:
     with stop_signals() as received:
         assert received == []
@@ -37,10 +37,21 @@ def test_a_second_signal_a_while_later_interrupts_at_once(monkeypatch: pytest.Mo
 
 
 def test_the_handlers_of_before_come_back() -> None:
-    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
     with stop_signals():
         assert signal.getsignal(signal.SIGINT) != before[0]
-    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+    assert [signal.getsignal(number) for number in numbers] == before
+
+
+def test_hangup_stays_ignored_under_nohup() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with stop_signals() as received:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert received == []
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_a_training_in_another_thread_takes_no_signals() -> None:

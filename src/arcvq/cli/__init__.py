@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from arcvq.cli.command import Commands, Handler, Parser
 from arcvq.cli.sweep import add_sweep
@@ -31,18 +33,22 @@ COMMANDS = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = build_parser()
-    known, rest = parser.parse_known_args(arguments)
-    if rest and not known.takes_settings:
-        parser.error(f"unexpected argument {rest[0]!r}")
-    known.settings = rest
-    handler: Handler = known.handler
     try:
-        return handler(known)
+        with _one_line_warnings():
+            parser = build_parser()
+            known, rest = parser.parse_known_args(arguments)
+            if rest and not known.takes_settings:
+                parser.error(f"unexpected argument {rest[0]!r}")
+            known.settings = rest
+            handler: Handler = known.handler
+            return handler(known)
     except ArcvqError as error:
         return _fail(str(error))
     except Stopped as stopped:
         print(stopped, file=sys.stderr)
+        return 128 + stopped.signal
+    except KeyboardInterrupt:
+        print("arcvq: interrupted", file=sys.stderr)
         return 128 + signal.SIGINT
     except (MemoryError, RuntimeError) as error:
         if "memory" not in str(error).lower() and not isinstance(error, MemoryError):
@@ -55,8 +61,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     except OSError as error:
         return _fail(f"{error.filename or 'file system'}: {error.strerror or error}")
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -76,6 +80,16 @@ def _version() -> str:
     from importlib.metadata import version
 
     return f"arcvq {version('arcvq')}"
+
+
+@contextmanager
+def _one_line_warnings() -> Iterator[None]:
+    before = warnings.formatwarning
+    warnings.formatwarning = lambda message, *_: f"arcvq: warning: {' '.join(str(message).split())}\n"
+    try:
+        yield
+    finally:
+        warnings.formatwarning = before
 
 
 def _fail(message: str) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 
 @contextmanager
 def stop_signals() -> Iterator[list[int]]:
-    """A list that fills when Ctrl-C or a termination signal comes; another one a second later interrupts at once.
+    """A list that receives the numbers of INT, TERM and HUP signals. Another one a second later interrupts at once.
 
     Not sooner: a launcher of several processes passes the same Ctrl-C on to each of them once more.
     """
@@ -30,7 +30,10 @@ def stop_signals() -> Iterator[list[int]]:
             first = time.monotonic()
         received.append(number)
 
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup's way to keep a training alive
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, note) for number in numbers}
     try:
         yield received
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -162,13 +163,15 @@ class TrainingRun:
                     self.monitor.show(self.position.step)
                 if self.position.step in looks:
                     self.look()
-                stopping = self.signalled(signalled) or self.position.step == stop_after
+                received = self.signalled(signalled)
+                stopping = received or self.position.step == stop_after
                 if self.position.step in saves or stopping:
                     self.refuse_nonfinite(self.accelerator.reduce(outcome.stats["nonfinite"].float(), "sum").item())
                     self.save()
                 if stopping:
                     done = f"{self.position.step} of {self.total_steps}"
-                    raise Stopped(f"{self.run.path}: stopped at step {done}; the same command goes on")
+                    why = f"{self.run.path}: stopped at step {done}; the same command goes on"
+                    raise Stopped(why, received or signal.SIGINT)
             self.position.stage, self.position.stage_step = self.position.stage + 1, 0
 
     def begin_stage(self) -> None:
@@ -247,14 +250,14 @@ class TrainingRun:
         count = min(self.training.accumulate, max(1, min(shards)))
         return tuple(sum(shard // count + (i < shard % count) for shard in shards) / size for i in range(count))
 
-    def signalled(self, received: list[int]) -> bool:
-        """Several processes agree on it, every few steps: they must all save after the same one."""
+    def signalled(self, received: list[int]) -> int:
+        """The signal to stop for, or 0. Several processes agree on it, every few steps: they must all save after the same one."""
+        number = received[0] if received else 0
         if self.accelerator.num_processes == 1:
-            return bool(received)
+            return number
         if self.position.step % AGREE_EVERY:
-            return False
-        count = torch.tensor(len(received), device=self.accelerator.device)
-        return bool(distributed.sum_over_processes(count))
+            return 0
+        return int(distributed.gather(torch.tensor(number, device=self.accelerator.device)).max())
 
     @property
     def epoch(self) -> float:
