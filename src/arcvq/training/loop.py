@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator
-from accelerate.state import AcceleratorState
 from accelerate.utils import gather_object
 from torch import Tensor
 
@@ -30,7 +28,7 @@ from arcvq.data import (
 from arcvq.errors import ArcvqError, Diverged, Stopped
 from arcvq.objectives import Reconstruction
 from arcvq.storage import write_json
-from arcvq.systems import System, TrainingConfig
+from arcvq.systems import System
 from arcvq.tokenizers import Tokenizer
 from arcvq.training.capture import Captured, captures
 from arcvq.training.checkpoint import (
@@ -42,6 +40,7 @@ from arcvq.training.checkpoint import (
 )
 from arcvq.training.environment import device_name, library_versions
 from arcvq.training.interruption import stop_signals
+from arcvq.training.launch import make_accelerator
 from arcvq.training.monitor import Monitor
 from arcvq.training.observe import observe, save_codebook
 from arcvq.training.optimization import check_stages, learning_rate, make_optimizer, set_learning_rate
@@ -356,21 +355,6 @@ class TrainingRun:
             "processes": self.accelerator.num_processes,
             "versions": library_versions(),
         }
-
-
-def make_accelerator(training: TrainingConfig) -> Accelerator:
-    # A second training in one process may want another precision or, where there is but one process, another device.
-    AcceleratorState._reset_state(reset_partial_state=distributed.world_size() == 1)
-    precision = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}[training.precision]
-    # Said out loud: without it, processes that find no GPU would each train alone, all into one folder.
-    cpu = training.device == "cpu" or not torch.accelerator.is_available()
-    try:
-        accelerator = Accelerator(mixed_precision=precision, cpu=cpu)
-    except (ValueError, ImportError) as error:
-        raise ArcvqError(f"training.precision {training.precision} does not work on this machine: {error}") from None
-    if precision == "fp16" and accelerator.device.type == "cpu":  # Accelerate would train in float32 without a word
-        raise ArcvqError("training.precision fp16 needs a GPU: on a CPU use fp32 or bf16")
-    return accelerator
 
 
 def load_data(system: System) -> tuple[Images, Images]:
