@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 from arcvq.errors import ArcvqError
-from reproduction.rows import csv_text
+from arcvq.storage import write_bytes
+from reproduction.documents import documents
 from reproduction.runs import choose
 
 
@@ -23,8 +24,8 @@ def main(words: list[str] | None = None) -> int:
     run.add_argument("--out", type=Path, default=Path("runs/reproduction"))
     run.add_argument("--list", action="store_true", help="only say what is missing")
     run.add_argument("--download", action="store_true", help="fetch the networks of LPIPS and FID")
-    tables = commands.add_parser("tables", help="write results/runs.csv")
-    tables.add_argument("--check", action="store_true", help="only say whether it is out of date")
+    tables = commands.add_parser("tables", help="write every document that carries results")
+    tables.add_argument("--check", action="store_true", help="only say what is out of date")
     for each in (run, tables):
         each.add_argument("--results", type=Path, default=Path("results"))
     arguments, settings = parser.parse_known_args(words)
@@ -58,13 +59,17 @@ def _run(arguments: argparse.Namespace, settings: list[str]) -> int:
 
 
 def _tables(results: Path, check: bool) -> int:
-    from arcvq.storage import write_bytes
-
-    path, text = results / "runs.csv", csv_text(results).encode()
-    stale = not path.is_file() or path.read_bytes() != text
-    if stale and not check:
-        write_bytes(path, text)
-    print(f"{path}: {('out of date' if check else 'written') if stale else 'up to date'}")
+    """All texts are made before one is written."""
+    stale = False
+    for path, text in documents(results).items():
+        if path.is_file() and path.read_text("utf-8") == text:
+            continue
+        stale = True
+        print(f"{path}: {'out of date' if check else 'written'}")
+        if not check:
+            write_bytes(path, text.encode())
+    if not stale:
+        print("up to date")
     return int(stale and check)
 
 

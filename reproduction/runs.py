@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,16 +12,17 @@ from typing import Any
 from arcvq.config import nearest, to_dict
 from arcvq.errors import ArcvqError
 from arcvq.metrics import PROTOCOLS
-from arcvq.storage import read_json, write_json
-from arcvq.systems import load_system, parse_system
+from arcvq.storage import read_json, write_bytes, write_json
+from arcvq.systems import load_system
 from arcvq.training import RunFolder, measure, train
 from arcvq.training.environment import today
+from reproduction.results import decisive, difference, read_result
 
 RUNS = Path(__file__).with_name("runs.json")
 # What a quick run is measured by: LPIPS and FID take most of an evaluation's time.
 QUICK = ("l1", "mse", "psnr", "ssim", "usage", "perplexity", "bits_per_image")
-# Settings that change how a training is computed, not what is computed.
-COMPUTING = ("compile", "capture", "device", "checkpoints", "log_every")
+# What the list of runs gives each run itself.
+OWN = ("--name", "--system", "--data.name", "--training.seed")
 
 
 @dataclass(frozen=True)
@@ -47,23 +50,27 @@ class Run:
         path = self.result(results)
         if not path.is_file():
             return False
-        there = _decisive(to_dict(parse_system(read_json(path, "a result")["config"])))
-        if there != _decisive(to_dict(self.system())):
-            raise ArcvqError(f"{path}: a result of other settings: give these runs another name with --suffix")
+        wanted = decisive(to_dict(self.system()))
+        if where := difference(read_result(path).settings, wanted):
+            raise ArcvqError(f"{path}: a result of other settings ({where}): give these runs another name with --suffix")
         return True
 
     def make(self, out: Path, results: Path, download: bool = False) -> None:
+        """Train, or go on where a training was interrupted, and measure. A training that diverges is a result."""
         system, folder = self.system(), RunFolder(out / self.key)
         try:
             train(system, folder.path, quiet=True)
         except ArcvqError:
             if not folder.diverged.is_file():
                 raise
-            write_json(self.result(results), self._diverged(folder))
-            return
-        protocols, metrics = (["exact"], list(QUICK)) if self.quick else (list(PROTOCOLS), None)
-        measured = measure(str(folder.path), protocols, metrics=metrics, download=download)
-        write_json(self.result(results), measured.document)
+            document = self._diverged(folder)
+        else:
+            protocols, metrics = (["exact"], list(QUICK)) if self.quick else (list(PROTOCOLS), None)
+            document = measure(str(folder.path), protocols, metrics=metrics, download=download).document
+        lines = folder.metrics.read_text("utf-8").splitlines(keepends=True) if folder.metrics.is_file() else []
+        kept = "".join(line for line in lines if json.loads(line)["kind"] == "eval")
+        write_bytes(results / f"{self.key}.metrics.jsonl", kept.encode())
+        write_json(self.result(results), document)
 
     def _diverged(self, folder: RunFolder) -> dict[str, Any]:
         training = read_json(folder.diverged, "a training that diverged")
@@ -77,10 +84,6 @@ class Run:
             "training": training,
             "measured": {"date": today(), "device": training["device"]},
         }
-
-
-def _decisive(config: dict[str, Any]) -> dict[str, Any]:
-    return config | {"training": {k: v for k, v in config["training"].items() if k not in COMPUTING}}
 
 
 def choose(
@@ -99,6 +102,11 @@ def choose(
     if table != "all" and table not in keys:
         raise ArcvqError(f"no table {table!r}{nearest(table, ['all', *keys])}")
     chosen = list(tables.values()) if table == "all" else [tables[keys[table]]]
+    for word in settings:
+        if word.partition("=")[0] in OWN:
+            raise ArcvqError(f"{word}: the list of runs sets this: choose with --only, --data, --seeds or --suffix")
+    if suffix and not re.fullmatch(r"[\w.-]+", suffix):
+        raise ArcvqError(f"--suffix {suffix}: becomes part of file names: letters, digits, '-', '_' and '.' only")
     known = {name for each in chosen for name in each["runs"]}
     for name in only:
         if name not in known:
