@@ -75,7 +75,7 @@ def longest(document: Document, results: Results) -> list[str]:
     rows = []
     for label in sorted(means, key=lambda label: -value(means[label][0])):
         texts = [text(each, metric) for each, (_, metric) in zip(means[label], columns)]
-        rows.append([label, *(f"**{t}**" if each == b else t for t, each, b in zip(texts, means[label], best_of))])
+        rows.append([label, *(f"**{t}**" if each and b and each.value == b.value else t for t, each, b in zip(texts, means[label], best_of))])
     headings = ["system", *(heading(metric, protocol) for protocol, metric in columns)]
     return [*markdown(headings, rows), *trained(shown)]
 

@@ -120,7 +120,6 @@ LONG = (
     "test_every_block_runs",
     "test_the_demo_trains_compares_and_writes_a_report",
     "test_the_kernels_equal_the_reference_in_the_interpreter",
-    "test_sweep_runner.py",
     "test_a_tokenizer_goes_from_a_preset_to_pictures",
     "test_processes.py",
 )

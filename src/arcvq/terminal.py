@@ -11,7 +11,6 @@ from rich.progress import Progress
 from rich.table import Table
 
 from arcvq.metrics import METRIC_LABELS, metric_label
-from arcvq.sweep import Plan
 from arcvq.training import Measured
 
 
@@ -51,38 +50,6 @@ def print_comparison(rows: Mapping[str, Mapping[str, float]], title: str, missin
         console.print(f"missing {reason}", highlight=False, soft_wrap=True)
 
 
-def print_plan(plan: Plan) -> None:
-    """One line per run, then the time they need together. Plain lines: names are long, and a log may be where they go."""
-    width = max((len(planned.run.key) for planned in plan.runs), default=0)
-    for planned in plan.runs:
-        seconds = planned.seconds()
-        minutes = "unknown" if seconds is None else f"{seconds / 60:.1f} minutes by {planned.source}"
-        print(f"{planned.run.key:{width}}  {planned.state:20}{minutes if planned.open else ''}".rstrip())
-    for (preset, _), why in plan.times.failures.items():
-        print(f"{preset}: no time known: {why}")
-    done = sum(planned.state == "done" for planned in plan.runs)
-    absent = sum(planned.state == "not in this version" for planned in plan.runs)
-    known, unknown = f"about {plan.seconds / 60:.1f} minutes", f"{plan.unknown} of unknown length"
-    lengths = [known] * (not plan.open or plan.unknown < len(plan.open)) + [unknown] * (plan.unknown > 0)
-    print(
-        f"{len(plan.open)} to run, {done} done, {absent} not in this version; {', and '.join(lengths)}, "
-        f"{plan.parallel} at a time{' under MPS' * plan.mps}, on {plan.device}"
-    )
-    guessed = sum(planned.guessed for planned in plan.open)
-    if guessed:
-        print(f"of {guessed} of them, what measuring takes is a guess: its like was not measured on this device yet")
-    diverged = sum(planned.state == "diverged" for planned in plan.runs)
-    if diverged:
-        print(f"{diverged} diverged: not trained again unless the result file is removed")
-    for key, why in plan.foreign.items():
-        print(f"{key}: not run: {why}")
-    lacking = [planned for planned in plan.runs if planned.state == "incomplete" and not planned.open]
-    if lacking:
-        gone = sum(not planned.trained for planned in lacking)
-        print(
-            f"{len(lacking)} incomplete (a protocol, LPIPS or rFID is missing, or of an older revision): --complete measures them again"
-            + f", and trains {gone} anew, whose weights were not kept" * (gone > 0)
-        )
 
 
 def _marked(name: str, metrics: Mapping[str, float], rows: Mapping[str, Mapping[str, float]]) -> str:

@@ -12,7 +12,6 @@ import pytest
 from PIL import Image
 
 from arcvq.errors import Stopped
-from arcvq.sweep import Places
 
 Run = Callable[..., Any]
 
@@ -330,39 +329,3 @@ def test_a_wrong_way_of_running_is_refused_before_the_work(
     assert message in refused("reconstruct", "tiny", images, "--out", tmp_path / "out", *options)
     assert not (tmp_path / "tokens.npz").exists()
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [(["--budget", "0"], "expected a number of minutes"), (["--budget", "nan"], "expected a number"), (["--split"], "--budget")],
-)  # fmt: skip
-def test_a_sweep_refuses_a_budget_that_is_none(flags: list[str], message: str, refused: Callable[..., str]) -> None:
-    assert message in refused("sweep", "table1", *flags)
-
-
-def test_a_second_sweep_in_the_same_folder_is_refused(arcvq: Run, refused: Callable[..., str], tmp_path: Path) -> None:
-    places = Places(tmp_path / "runs", tmp_path / "results", tmp_path / "models")
-    words = ["sweep", "table1", "--only", "vq-vae", "--data", "sample", "--seeds", "1", "--no-dry-run"]
-    words += ["--out", str(places.runs), "--results", str(places.results), "--models", str(places.models)]
-    with places.locked():
-        assert "runs: another sweep is writing here: wait for it" in refused(*words)
-        assert arcvq(*words, "--plan").code == 0
-    assert "unknown key" in refused(*words, "--training.speed", "9")
-
-
-def test_a_wrong_sweep_makes_no_folder(refused: Callable[..., str], tmp_path: Path) -> None:
-    refused("sweep", "table1", "--out", tmp_path / "runs", "--training.speed", "9")
-    assert not (tmp_path / "runs").exists()
-
-
-@pytest.mark.parametrize("option", ["--out", "--results", "--models"])
-@pytest.mark.parametrize("name", ["file", "file/below"])
-def test_a_sweep_refuses_a_file_for_a_folder(
-    option: str, name: str, refused: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def planned(*arguments: object, **options: object) -> None:
-        raise AssertionError("it went on")
-
-    monkeypatch.setattr("arcvq.sweep.make_plan", planned)
-    (tmp_path / "file").touch()
-    assert refused("sweep", "table1", option, tmp_path / name).endswith("file: is a file; expected a folder")

@@ -21,8 +21,6 @@ COMMANDS = (
     "presets",
     "train",
     "evaluate",
-    "sweep",
-    "tables",
     "reconstruct",
     "encode",
     "decode",
@@ -41,12 +39,6 @@ def test_the_help_of_a_command_shows_an_example(command: str, arcvq: Run) -> Non
     assert said.code == 0
     assert f"example:\n  arcvq {command}" in said.output
     assert said.errors == ""
-
-
-def test_the_help_of_a_sweep_says_whose_seeds_and_models(arcvq: Run) -> None:
-    said = " ".join(arcvq("sweep", "--help").output.split())
-    assert "--seeds N [N ...] default: the table's" in said
-    assert "--keep-models copy the models of Table 1 and arcvq-scaffold into --models" in said
 
 
 def test_the_help_names_every_command_and_where_to_begin(arcvq: Run) -> None:

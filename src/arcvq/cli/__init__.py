@@ -10,9 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from arcvq.cli.command import Commands, Handler, Parser
-from arcvq.cli.sweep import add_sweep
 from arcvq.cli.systems import add_presets, add_systems
-from arcvq.cli.tables import add_tables
 from arcvq.cli.tokens import add_decode, add_encode, add_reconstruct
 from arcvq.cli.training import add_demo, add_evaluate, add_train
 from arcvq.errors import ArcvqError, Stopped
@@ -24,8 +22,6 @@ COMMANDS = (
     add_presets,
     add_train,
     add_evaluate,
-    add_sweep,
-    add_tables,
     add_reconstruct,
     add_encode,
     add_decode,
