@@ -88,8 +88,9 @@ def card_numbers(model: str, folder: Path) -> list[str]:
         numbers = [result.metrics(protocol).get(metric) for protocol in ("exact", "paper")]
         texts = [NOTHING if number is None else metric_label(metric).text(number) for number in numbers]
         rows.append([heading(metric), *texts])
+    how = f"{result.epochs:.0f} epochs, trained in {result.precision} on {result.device}"
     return [
-        f"Recipe: preset `{data}/{result.name}`, seed {result.seed}, {result.epochs:.0f} epochs, trained in {result.precision} on {result.device}.",
+        f"Recipe: preset `{data}/{result.name}`, seed {result.seed}, {how}.",
         "",
         *markdown([f"{data}, test images", "protocol exact", "protocol paper"], rows),
     ]

@@ -8,7 +8,19 @@ from typing import Any
 
 from reproduction.results import Result, Results
 
-ABOUT = ("name", "system", "data", "seed", "epochs", "steps", "precision", "protocol", "images", "diverged", "psnr_held_out")
+ABOUT = (
+    "name",
+    "system",
+    "data",
+    "seed",
+    "epochs",
+    "steps",
+    "precision",
+    "protocol",
+    "images",
+    "diverged",
+    "psnr_held_out",
+)
 AFTER = ("device", "date", "config")
 
 
@@ -39,4 +51,6 @@ def _rows(result: Result) -> list[dict[str, Any]]:
         "config": result.config_hash,
     }
     measured = document["protocols"].items()
-    return [about | {"protocol": name, "images": each["images"]} | each["metrics"] for name, each in measured] or [about]
+    return [about | {"protocol": name, "images": each["images"]} | each["metrics"] for name, each in measured] or [
+        about
+    ]

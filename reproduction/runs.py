@@ -52,7 +52,9 @@ class Run:
             return False
         wanted = decisive(to_dict(self.system()))
         if where := difference(read_result(path).settings, wanted):
-            raise ArcvqError(f"{path}: a result of other settings ({where}): give these runs another name with --suffix")
+            raise ArcvqError(
+                f"{path}: a result of other settings ({where}): give these runs another name with --suffix"
+            )
         return True
 
     def make(self, out: Path, results: Path, download: bool = False) -> None:

@@ -74,8 +74,11 @@ def longest(document: Document, results: Results) -> list[str]:
     best_of = [best([each[i] for each in means.values()], metric) for i, (_, metric) in enumerate(columns)]
     rows = []
     for label in sorted(means, key=lambda label: -value(means[label][0])):
-        texts = [text(each, metric) for each, (_, metric) in zip(means[label], columns)]
-        rows.append([label, *(f"**{t}**" if each and b and each.value == b.value else t for t, each, b in zip(texts, means[label], best_of))])
+        cells = []
+        for found, leading, (_, metric) in zip(means[label], best_of, columns):
+            leads = found and leading and found.value == leading.value
+            cells.append(f"**{text(found, metric)}**" if leads else text(found, metric))
+        rows.append([label, *cells])
     headings = ["system", *(heading(metric, protocol) for protocol, metric in columns)]
     return [*markdown(headings, rows), *trained(shown)]
 

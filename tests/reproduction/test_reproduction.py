@@ -1,51 +1,89 @@
-"""The list of runs, the loop over it, and the CSV of results."""
+"""The list of runs, and the loop over it."""
 
-import csv
-import io
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from reproduction.__main__ import main
-from reproduction.rows import csv_text
 from reproduction.runs import choose
 
-RESULTS = Path(__file__).resolve().parents[2] / "results"
-SHORT = ["--training.epochs=null", "--training.steps=3", "--training.evaluations=1", "--training.device=cpu"]
+from arcvq.errors import ArcvqError
+from arcvq.storage import read_json
+from reproduction import runs
+
+SHORT = ["--training.steps=2", "--training.evaluations=1", "--training.device=cpu", "--data.batch_size=32"]
+SHORT += ["--training.evaluation_images=50", "--data.limit=200"]
 WORDS = ["run", "table1", "--data", "sample", "--only", "vq-vae", "--seeds", "1"]
 
 
-def test_a_trial_run_is_made_once_and_other_settings_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All metrics of the whole test set take long."""
+    measure = runs.measure
+
+    def few(run: str, protocols: Any, **_: Any) -> Any:
+        return measure(run, protocols, metrics=["psnr", "usage"], limit=100)
+
+    monkeypatch.setattr(runs, "measure", few)
+
+
+def test_a_trial_run_is_made_once_and_shown_in_the_tables(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], quick: None
 ) -> None:
     places = ["--out", str(tmp_path / "runs"), "--results", str(tmp_path / "results")]
     assert main([*WORDS, *places, "--list", *SHORT]) == 0
     assert "sample/vq-vae-seed1: missing" in capsys.readouterr().out
+    assert not (tmp_path / "results").exists()
+
     assert main([*WORDS, *places, *SHORT]) == 0
-    assert (tmp_path / "results/sample/vq-vae-seed1.json").is_file()
+    result = tmp_path / "results/sample/vq-vae-seed1.json"
+    assert result.is_file()
+    assert result.with_name("vq-vae-seed1.metrics.jsonl").read_text().count('"kind": "eval"') >= 2
+
+    assert main(["tables", "--results", str(tmp_path / "results")]) == 0
+    assert "| sample | VQ-VAE | exact | 1 |" in (tmp_path / "results/RESULTS.md").read_text()
+    assert (tmp_path / "results/runs.csv").is_file()
+    assert main(["tables", "--check", "--results", str(tmp_path / "results")]) == 0
+
     capsys.readouterr()
     assert main([*WORDS, *places, *SHORT]) == 0
     assert "1 of 1 were there" in capsys.readouterr().out
     assert main([*WORDS, *places, *SHORT, "--training.learning_rate=0.5"]) == 2
-    assert "other settings" in capsys.readouterr().err
+    assert "training.learning_rate" in capsys.readouterr().err
 
 
-def test_every_result_is_a_row() -> None:
-    rows = list(csv.DictReader(io.StringIO(csv_text(RESULTS))))
-    found = {f"{row['data']}/{row['name']}-seed{row['seed']}" for row in rows}
-    assert found == {f"{path.parent.name}/{path.stem}" for path in RESULTS.glob("*/*.json")}
+def test_a_diverged_training_is_a_result(tmp_path: Path, quick: None) -> None:
+    places = ["--out", str(tmp_path / "runs"), "--results", str(tmp_path / "results")]
+    exploding = [*SHORT, "--training.learning_rate=1e30"]
+    assert main([*WORDS, *places, *exploding, "--training.steps=6"]) == 0
+    document = read_json(tmp_path / "results/sample/vq-vae-seed1.json", "a result")
+    assert document["diverged"]
+    assert document["protocols"] == {}
+    assert main(["tables", "--results", str(tmp_path / "results")]) == 0
+    assert "diverged" in (tmp_path / "results/RESULTS.md").read_text()
 
 
 def test_every_run_of_the_list_loads() -> None:
-    """One seed of each: the seed changes nothing else."""
-    runs = choose("all", seeds=[1])
-    assert len(runs) > 250
-    assert all(run.system().name == run.name for run in runs)
+    """Only one seed of each: the seed changes nothing else."""
+    every = choose("all", seeds=[1])
+    assert len(every) > 250
+    assert all(run.system().name == run.name for run in every)
 
 
 def test_table1_has_five_systems_three_seeds_and_two_data_sets() -> None:
     assert len(choose("table1")) == 30
 
 
-def test_the_csv_is_up_to_date() -> None:
-    assert main(["tables", "--check", "--results", str(RESULTS)]) == 0
+@pytest.mark.parametrize(
+    ("chosen", "fact"),
+    [
+        ({"table": "tabel1"}, "table1"),
+        ({"table": "table1", "only": ["vqvae"]}, "vq-vae"),
+        ({"table": "table1", "suffix": "../up"}, "--suffix"),
+        ({"table": "table1", "settings": ["--training.seed=7"]}, "--seeds"),
+    ],
+)
+def test_a_wrong_choice_is_refused(chosen: dict[str, Any], fact: str) -> None:
+    with pytest.raises(ArcvqError, match=fact):
+        choose(**chosen)
