@@ -7,19 +7,17 @@ from typing import Any
 
 import pytest
 import torch
-from reproduction.results import Results, decisive, difference
 
 from arcvq import Tokenizer
 from arcvq.config import to_dict
 from arcvq.metrics import PROTOCOLS, Protocol
 from arcvq.quantizers import Quantizer
 from arcvq.systems import load_system, parse_system, preset_names
+from reproduction.results import Results, decisive, difference
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = sorted((ROOT / "results").glob("*/*-seed*.json"))
 MODELS = sorted(path.parent for path in (ROOT / "models").glob("*/config.json"))
-
-
 
 
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: f"{path.parent.name}/{path.stem}")

@@ -50,8 +50,6 @@ def print_comparison(rows: Mapping[str, Mapping[str, float]], title: str, missin
         console.print(f"missing {reason}", highlight=False, soft_wrap=True)
 
 
-
-
 def _marked(name: str, metrics: Mapping[str, float], rows: Mapping[str, Mapping[str, float]]) -> str:
     cell, values = _cell(name, metrics), [other[name] for other in rows.values() if name in other]
     if len(values) > 1 and name in metrics and metrics[name] == metric_label(name).best(values):

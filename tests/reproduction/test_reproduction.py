@@ -5,12 +5,11 @@ from typing import Any
 
 import pytest
 
-from reproduction.__main__ import main
-from reproduction.runs import choose
-
 from arcvq.errors import ArcvqError
 from arcvq.storage import read_json
 from reproduction import runs
+from reproduction.__main__ import main
+from reproduction.runs import choose
 
 SHORT = ["--training.steps=2", "--training.evaluations=1", "--training.device=cpu", "--data.batch_size=32"]
 SHORT += ["--training.evaluation_images=50", "--data.limit=200"]

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from arcvq.errors import ArcvqError
 from reproduction.__main__ import main
 from reproduction.documents import between_markers, with_header
 from reproduction.results import Mean, Results, mean, mean_of
 from reproduction.rows import csv_text
 from reproduction.tables import cells, print_beside_ours
-
-from arcvq.errors import ArcvqError
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results"
