@@ -57,7 +57,7 @@ class Run:
             )
         return True
 
-    def make(self, out: Path, results: Path, download: bool = False) -> None:
+    def make(self, out: Path, results: Path, download: bool = False, limit: int | None = None) -> None:
         """Train, or go on where a training was interrupted, and measure. A training that diverges is a result."""
         system, folder = self.system(), RunFolder(out / self.key)
         try:
@@ -68,7 +68,7 @@ class Run:
             document = self._diverged(folder)
         else:
             protocols, metrics = (["exact"], list(QUICK)) if self.quick else (list(PROTOCOLS), None)
-            document = measure(str(folder.path), protocols, metrics=metrics, download=download).document
+            document = measure(str(folder.path), protocols, metrics=metrics, limit=limit, download=download).document
         lines = folder.metrics.read_text("utf-8").splitlines(keepends=True) if folder.metrics.is_file() else []
         kept = "".join(line for line in lines if json.loads(line)["kind"] == "eval")
         write_bytes(results / f"{self.key}.metrics.jsonl", kept.encode())

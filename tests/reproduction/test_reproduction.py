@@ -7,29 +7,15 @@ import pytest
 
 from arcvq.errors import ArcvqError
 from arcvq.storage import read_json
-from reproduction import runs
 from reproduction.__main__ import main
 from reproduction.runs import choose
 
 SHORT = ["--training.steps=2", "--training.evaluations=1", "--training.device=cpu", "--data.batch_size=32"]
-SHORT += ["--training.evaluation_images=50", "--data.limit=200"]
+SHORT += ["--training.evaluation_images=50", "--data.limit=200", "--limit=50"]
 WORDS = ["run", "table1", "--data", "sample", "--only", "vq-vae", "--seeds", "1"]
 
 
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All metrics of the whole test set take long."""
-    measure = runs.measure
-
-    def few(run: str, protocols: Any, **_: Any) -> Any:
-        return measure(run, protocols, metrics=["psnr", "usage"], limit=100)
-
-    monkeypatch.setattr(runs, "measure", few)
-
-
-def test_a_trial_run_is_made_once_and_shown_in_the_tables(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], quick: None
-) -> None:
+def test_a_trial_run_is_made_once_and_shown_in_the_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     places = ["--out", str(tmp_path / "runs"), "--results", str(tmp_path / "results")]
     assert main([*WORDS, *places, "--list", *SHORT]) == 0
     assert "sample/vq-vae-seed1: missing" in capsys.readouterr().out
@@ -52,7 +38,7 @@ def test_a_trial_run_is_made_once_and_shown_in_the_tables(
     assert "training.learning_rate" in capsys.readouterr().err
 
 
-def test_a_diverged_training_is_a_result(tmp_path: Path, quick: None) -> None:
+def test_a_diverged_training_is_a_result(tmp_path: Path) -> None:
     places = ["--out", str(tmp_path / "runs"), "--results", str(tmp_path / "results")]
     exploding = [*SHORT, "--training.learning_rate=1e30"]
     assert main([*WORDS, *places, *exploding, "--training.steps=6"]) == 0
