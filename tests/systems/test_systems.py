@@ -214,7 +214,7 @@ def test_the_temperature_of_each_layer_falls_over_the_layer_s_own_training(
     [
         ({"training": {"steps": 1}}, "training: 1 is too short for 2 layers, which are trained one after another"),
         ({"training": {"stages": [{"steps": 1}]}}, "training.stages: hvq-vae trains one layer a stage"),
-        ({"tokenizer": {"layers": 1}}, "tokenizer.layers must be at least 2, got 1"),
+        ({"tokenizer": {"layers": 1}}, "tokenizer.layers must be from 2 to 16, got 1"),
         ({"tokenizer": {"width": 6}}, "tokenizer.width must be a multiple of 4, got 6"),
         ({"tokenizer": {"trunk": "small"}}, "tokenizer.trunk: expected one of hierarchical, got 'small'"),
         ({"quantizer": {"arc": {}}}, "unknown key 'quantizer.arc'"),

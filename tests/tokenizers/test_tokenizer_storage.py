@@ -12,7 +12,7 @@ from torch import Tensor
 
 from arcvq import VQ, ArcVQ, ArcvqError, Ball, Tokenizer
 from arcvq.data import to_unit
-from arcvq.quantizers import CVQ, EMAVQ, HVQ, Restart, SimVQ
+from arcvq.quantizers import CVQ, EMAVQ, FSQ, HVQ, LFQ, SQ, Quantizer, Restart, SimVQ
 from arcvq.tokenizers import EMBEDDED, SmallTrunkConfig
 
 TRUNK = SmallTrunkConfig(width=16, residual_width=8, latent_dim=8)
@@ -60,9 +60,12 @@ def test_a_saved_tokenizer_loads_to_the_same_tokens_and_images(saved: Path, samp
         CVQ(8, 32, anchor="random"),
         SimVQ(8, 32, ball=Ball()),
         HVQ(8, 32, revival=None),
+        SQ(8, 32),
+        FSQ(8, 64),
+        LFQ(8, 64),
     ],
 )
-def test_every_option_of_the_quantizer_travels(quantizer: VQ, tmp_path: Path, sample_pixels: Tensor) -> None:
+def test_every_option_of_the_quantizer_travels(quantizer: Quantizer, tmp_path: Path, sample_pixels: Tensor) -> None:
     with torch.no_grad():
         quantizer.step.fill_(17)
     tokenizer = Tokenizer(1, TRUNK, quantizer).eval()
@@ -206,15 +209,27 @@ def test_a_foreign_checkpoint_is_refused(saved: Path) -> None:
         ({"format": None}, "not an arcvq tokenizer: its format is None"),
         ({"tokenizer": {"trunk": "smal"}}, "unknown trunk 'smal': did you mean small?"),
         ({"quantizer_name": "arcvqs"}, "unknown quantizer 'arcvqs': did you mean arcvq"),
-        ({"quantizer_name": ["vq"]}, "the tokenizer's configuration is incomplete or malformed"),
+        ({"quantizer_name": ["vq"]}, "quantizer_name: expected text, got ['vq']"),
         ({"tokenizer": {"trunk": "small", "widht": 8}}, "unknown key 'tokenizer.widht': did you mean width?"),
         ({"quantizer": {"codebook_size": "many"}}, "quantizer.codebook_size: expected a number, got 'many'"),
-        ({"tokenizer": None}, "the tokenizer's configuration is incomplete or malformed"),
-        ({"quantizer": None}, "quantizer: expected a mapping of keys to values, got None"),
-        ({"channels": "grey"}, "the tokenizer's configuration is incomplete or malformed"),
+        ({"tokenizer": None}, "tokenizer: expected the trunk's options, got None"),
+        ({"tokenizer": {"trunk": ["small"]}}, "unknown trunk ['small']"),
+        ({"tokenizer": {"residual_blocks": 10**7}}, "residual_blocks must be from 0 to 256"),
+        ({"tokenizer": {"width": 2**70}}, "too large to build"),
+        ({"quantizer": None}, "quantizer: expected the quantizer's options, got None"),
+        ({"channels": "3"}, "channels: expected a whole number, got '3'"),
+        ({"channels": 3.0}, "channels: expected a whole number, got 3.0"),
+        ({"channels": True}, "channels: expected a whole number, got True"),
         ({"channels": -1}, "channels must be at least 1, got -1"),
-        ({"image_size": [28]}, "the tokenizer's configuration is incomplete or malformed"),
-        ({"image_size": ["a", "b"]}, "the tokenizer's configuration is incomplete or malformed"),
+        ({"image_size": [28]}, "image_size: expected a height and a width"),
+        ({"image_size": [28, 28, 28]}, "image_size: expected a height and a width"),
+        ({"image_size": ["a", "b"]}, "image_size: expected a height and a width"),
+        ({"image_size": [10**9, 28]}, "image_size: expected a height and a width from 1 to 16384"),
+        ({"system": {}}, "system: expected text, got {}"),
+        (
+            {"quantizer_name": "fsq", "quantizer": {"codebook_size": 2**60}},
+            "too large to build",
+        ),
     ],
 )
 def test_a_configuration_that_describes_no_tokenizer_is_refused(
@@ -223,6 +238,39 @@ def test_a_configuration_that_describes_no_tokenizer_is_refused(
     edit(saved, **changes)
     assert error_of(saved).startswith(f"{saved / 'config.json'}: ")
     assert message in error_of(saved)
+
+
+@pytest.mark.parametrize(
+    ("part", "changes"),
+    [
+        ("tokenizer", {"width": 10**6}),
+        ("tokenizer", {"residual_blocks": 100}),
+        ("quantizer", {"codebook_size": 10**12}),
+    ],
+)
+def test_a_configuration_larger_than_the_weights_is_refused_before_it_is_built(
+    saved: Path, part: str, changes: dict[str, int]
+) -> None:
+    config = json.loads((saved / "config.json").read_text())
+    edit(saved, **{part: {**config[part], **changes}})
+    assert "does not fit its config.json" in error_of(saved)
+
+
+def test_codes_that_are_in_no_file_are_refused_when_too_large(tmp_path: Path) -> None:
+    saved = Tokenizer(1, TRUNK, FSQ(8, 64)).save_pretrained(tmp_path / "model")
+    levels = {"codebook_size": 2**40, "levels": [2**20, 2**20], "code_dim": 2}
+    edit(saved, quantizer={**json.loads((saved / "config.json").read_text())["quantizer"], **levels})
+    assert "quantizer.codebook would have" in error_of(saved)
+
+
+@pytest.mark.parametrize("name", ["quantizer.codebook", "decoder.0.weight"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_are_refused_by_name(saved: Path, name: str, value: float) -> None:
+    weights = saved / "model.safetensors"
+    tensors = load_file(weights)
+    tensors[name].view(-1)[-1] = value
+    save_file(tensors, weights)
+    assert error_of(saved).startswith(f"{weights}: {name} holds NaN or infinite numbers")
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", '"text"'])

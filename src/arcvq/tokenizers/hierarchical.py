@@ -36,8 +36,8 @@ class HierarchicalTrunkConfig(SmallTrunkConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.layers < 2:
-            raise ArcvqError(f"tokenizer.layers must be at least 2, got {self.layers}")
+        if not 2 <= self.layers <= 16:
+            raise ArcvqError(f"tokenizer.layers must be from 2 to 16, got {self.layers}")
         if self.width % 2**self.layers:
             raise ArcvqError(f"tokenizer.width must be a multiple of {2**self.layers}, got {self.width}")
 

@@ -32,8 +32,8 @@ class SmallTrunkConfig:
         for name in ("width", "residual_width", "latent_dim"):
             if getattr(self, name) < 1 or (name == "width" and self.width % 2):
                 raise ArcvqError(f"{name} must be positive (and width even), got {getattr(self, name)}")
-        if self.residual_blocks < 0:
-            raise ArcvqError(f"residual_blocks must not be negative, got {self.residual_blocks}")
+        if not 0 <= self.residual_blocks <= 256:
+            raise ArcvqError(f"residual_blocks must be from 0 to 256, got {self.residual_blocks}")
 
     @property
     def downsampling(self) -> int:

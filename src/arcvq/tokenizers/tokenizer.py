@@ -20,9 +20,22 @@ from arcvq.tokenizers.inference import Precision, check_precision, images_at_onc
 from arcvq.tokenizers.small import SmallDecoder, SmallEncoder, SmallTrunkConfig
 
 FORMAT = "arcvq-tokenizer-1"
-# What a saved tokenizer's folder holds, and what its config.json may.
+# What a saved tokenizer's folder holds; the keys of its config.json, their types and what these are called.
 FILES = ("config.json", "model.safetensors", "README.md")
-KEYS = ("format", "system", "channels", "image_size", "tokenizer", "quantizer_name", "quantizer")
+NOTHING = type(None)
+KEYS: dict[str, tuple[tuple[type, ...], str]] = {
+    "format": ((str,), "text"),
+    "system": ((str, NOTHING), "text"),
+    "channels": ((int,), "a whole number"),
+    "image_size": ((list, tuple, NOTHING), "a height and a width"),
+    "tokenizer": ((dict,), "the trunk's options"),
+    "quantizer_name": ((str,), "text"),
+    "quantizer": ((dict,), "the quantizer's options"),
+}
+# The largest side of an image that a tokenizer may be for, and the most numbers in a buffer that its configuration determines (FSQ's
+# and LFQ's codes).
+LARGEST = 1 << 14
+LARGEST_BUFFER = 1 << 27
 # A trunk's options, encoder and decoder; and which class serves it, where that is not Tokenizer itself.
 TRUNKS: dict[str, tuple[type[SmallTrunkConfig], Any, Any]] = {"small": (SmallTrunkConfig, SmallEncoder, SmallDecoder)}
 CLASSES: dict[str, type[Tokenizer]] = {}
@@ -211,21 +224,25 @@ class Tokenizer(nn.Module):
         for key in config:
             if key not in KEYS:
                 raise ArcvqError(f"unknown key {key!r}{nearest(key, KEYS)}")
-        try:
-            trunk_name = config["tokenizer"].get("trunk", "small")
-            if trunk_name not in TRUNKS:
-                raise ArcvqError(f"unknown trunk {trunk_name!r}{nearest(str(trunk_name), TRUNKS)}")
-            trunk = parse(TRUNKS[trunk_name][0], config["tokenizer"], "tokenizer")
-            quantizer = build_quantizer(config["quantizer_name"], trunk.latent_dim, config["quantizer"])
-            size = config.get("image_size")
-            image_size = (int(size[0]), int(size[1])) if size else None
-            channels = int(config["channels"])
-        except ArcvqError:
-            raise
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-            raise ArcvqError(f"the tokenizer's configuration is incomplete or malformed: {error!r}") from None
+        for key, (kinds, expected) in KEYS.items():
+            if type(config.get(key)) not in kinds:
+                raise ArcvqError(f"{key}: expected {expected}, got {config.get(key)!r:.60}")
+        size = config.get("image_size")
+        if size is not None and not (
+            len(size) == 2 and all(type(side) is int and 0 < side <= LARGEST for side in size)
+        ):
+            raise ArcvqError(f"image_size: expected a height and a width from 1 to {LARGEST}, got {size!r:.60}")
+        trunk_name = config["tokenizer"].get("trunk", "small")
+        if str(trunk_name) not in TRUNKS:
+            raise ArcvqError(f"unknown trunk {trunk_name!r}{nearest(str(trunk_name), TRUNKS)}")
+        trunk = parse(TRUNKS[trunk_name][0], config["tokenizer"], "tokenizer")
+        quantizer = build_quantizer(config["quantizer_name"], trunk.latent_dim, config["quantizer"])
         return tokenizer_class(trunk_name)(
-            channels, trunk, quantizer, image_size=image_size, system=config.get("system")
+            config["channels"],
+            trunk,
+            quantizer,
+            image_size=tuple(size) if size else None,
+            system=config.get("system"),
         )
 
     def save_pretrained(self, directory: str | Path, *, notes: dict[str, Any] | None = None) -> Path:
@@ -248,11 +265,19 @@ class Tokenizer(nn.Module):
         folder = _locate(source)
         config = read_json(folder / "config.json", "a saved tokenizer")
         try:
-            tokenizer = cls.from_config(config)
+            with torch.device("meta"):  # takes no memory, however large the configuration says that it is
+                planned = cls.from_config(config)
         except ArcvqError as error:
             raise ArcvqError(f"{folder / 'config.json'}: {error}") from None
-        tensors = read_tensors(folder / "model.safetensors", "a saved tokenizer")
-        _load(tokenizer, tensors, folder / "model.safetensors")
+        except (RuntimeError, OverflowError, TypeError) as error:  # what torch says to sizes that no tensor can have
+            raise ArcvqError(
+                f"{folder / 'config.json'}: too large to build ({' '.join(str(error).split())[:80]})"
+            ) from None
+        file = folder / "model.safetensors"
+        tensors = read_tensors(file, "a saved tokenizer")
+        _check_tensors(planned, tensors, file)
+        tokenizer = cls.from_config(config)
+        tokenizer.load_state_dict(tensors)
         return tokenizer.to(device).eval()
 
     def push_to_hub(self, repository: str, *, private: bool = False, notes: dict[str, Any] | None = None) -> str:
@@ -320,8 +345,9 @@ def _download(name: str) -> Path:
         raise ArcvqError(f"{name}: no such folder, and it could not be had from the Hub ({reason})") from None
 
 
-def _load(tokenizer: Tokenizer, tensors: dict[str, Tensor], file: Path) -> None:
-    expected = tokenizer.state_dict()
+def _check_tensors(planned: Tokenizer, tensors: dict[str, Tensor], file: Path) -> None:
+    """Fail before a module is built if the file's tensors are not those that `planned` (on the meta device) has, or are not finite."""
+    expected = planned.state_dict()
     missing, foreign = sorted(expected.keys() - tensors.keys()), sorted(tensors.keys() - expected.keys())
     wrong = [name for name in expected.keys() & tensors.keys() if expected[name].shape != tensors[name].shape]
     if missing or foreign or wrong:
@@ -331,4 +357,9 @@ def _load(tokenizer: Tokenizer, tensors: dict[str, Tensor], file: Path) -> None:
             if names
         ]
         raise ArcvqError(f"{file}: does not fit its config.json: tensors {', '.join(parts)}")
-    tokenizer.load_state_dict(tensors)
+    for name, buffer in planned.named_buffers():  # those that follow from the configuration are in no file
+        if name not in expected and buffer.numel() > LARGEST_BUFFER:
+            raise ArcvqError(f"{file.parent / 'config.json'}: {name} would have {buffer.numel():,} numbers: too large")
+    for name, tensor in sorted(tensors.items()):
+        if not tensor.isfinite().all():
+            raise ArcvqError(f"{file}: {name} holds NaN or infinite numbers: the training it comes from has diverged")
