@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from arcvq import VQ, ArcVQ, ArcvqError
-from arcvq.quantizers.kmeans import kmeans
+from arcvq.quantizers.kmeans import kmeans, spread_points
 
 
 def clusters() -> tuple[torch.Tensor, torch.Tensor]:
@@ -22,6 +22,22 @@ def test_well_separated_clusters_are_found(metric: str) -> None:
     nearest = torch.cdist(expected, found).min(dim=1)
     assert nearest.indices.unique().numel() == 5
     assert nearest.values.max() < 0.1
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_start_has_a_point_of_every_well_separated_cluster(seed: int) -> None:
+    """Forty distinct rows drawn at random miss some of forty clusters all but surely."""
+    cluster = torch.arange(40).repeat(25)
+    points = 10 * torch.eye(40)[cluster] + 0.001 * torch.randn(1000, 40)
+    rows = spread_points(points, 40, torch.Generator().manual_seed(seed))
+    assert cluster[rows].unique().numel() == 40
+
+
+def test_start_takes_distinct_points_while_there_are_any() -> None:
+    points = torch.randn(5, 3).repeat(20, 1)
+    rows = spread_points(points, 8, torch.Generator().manual_seed(0))
+    assert len(rows) == 8
+    assert len(points[rows].unique(dim=0)) == 5
 
 
 def test_the_error_never_grows_and_as_many_clusters_as_points_leave_none() -> None:
@@ -47,7 +63,7 @@ def test_more_clusters_than_points_still_gives_distinct_centres() -> None:
 
 
 def test_an_empty_cluster_moves_to_where_it_is_needed() -> None:
-    """Of a hundred points ninety-seven are the same: a random start puts all centres there, and three must leave."""
+    """Of a hundred points ninety-seven are the same: three of the four centres must be elsewhere."""
     distinct = 10 * torch.eye(4)
     points = torch.cat([distinct[:1].repeat(97, 1), distinct[1:]])
     found = kmeans(points, 4, iterations=10)
