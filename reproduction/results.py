@@ -80,7 +80,8 @@ class Result:
     @property
     def epochs(self) -> float | None:
         """Of a training in stages only its evaluations say it."""
-        return self.evaluations[-1]["epoch"] if self.evaluations else self.config["training"]["epochs"]
+        found: float | None = self.evaluations[-1]["epoch"] if self.evaluations else self.config["training"]["epochs"]
+        return found
 
     @property
     def collapsed(self) -> bool:

@@ -103,8 +103,9 @@ def test_the_figures_of_codebooks_are_refused_in_one_line(run: Path) -> None:
         RunHistory.load(run)
 
 
-def test_its_card_speaks_of_no_tokens(run: Path) -> None:
+def test_its_card_names_the_recipe_and_speaks_of_no_tokens(run: Path) -> None:
     card = (run / "model" / "README.md").read_text()
+    assert "| recipe | " in card
     assert "no codes" in card
     assert "tokenizer.reconstruct(images)" in card
     assert "encode" not in card

@@ -322,7 +322,12 @@ class TrainingRun:
         self.accelerator.wait_for_everyone()
 
     def save_model(self, notes: dict[str, Any]) -> None:
-        about = {"data": self.system.data.name, "steps": self.total_steps, "seed": self.training.seed}
+        about = {
+            "recipe": self.system.title,
+            "data": self.system.data.name,
+            "steps": self.total_steps,
+            "seed": self.training.seed,
+        }
         self.tokenizer.save_pretrained(self.run.model, notes={**about, **notes})
 
     def start_codebook(self) -> None:
