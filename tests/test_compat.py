@@ -7,7 +7,7 @@ import torch
 from diffusers import VQModel
 from torch import nn
 
-from arcvq import ArcvqError
+from arcvq import ArcvqError, Ball
 from arcvq.compat import DiffusersQuantizer, TamingQuantizer
 from arcvq.quantizers import EMAVQ, VQ, ArcVQ
 
@@ -54,6 +54,36 @@ def test_accumulated_micro_batches_are_one_step(quantizer):
         other.step()
         optimizer.zero_grad()
     assert int(quantizer.step) == 2
+
+
+def test_update_bounds_the_codes_and_advances_the_schedules():
+    quantizer = ArcVQ(8, 16, ball=Ball(start=0.5, end=1.0))
+    model = TamingModel(TamingQuantizer(quantizer))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    radii = []
+    for _ in range(3):
+        sample, loss = model(torch.rand(2, 3, 8, 8))
+        optimizer.zero_grad()
+        (sample.square().mean() + loss).backward()
+        optimizer.step()
+        radii.append(quantizer.samp.radius(quantizer.step))
+        assert quantizer.codebook.norm(dim=1).max() <= radii[-1] * (1 + 1e-5)
+    assert radii == sorted(set(radii))
+
+
+def test_pass_without_gradients_is_no_step():
+    model = TamingModel(TamingQuantizer(VQ(8, 16)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with torch.no_grad():
+        model(torch.rand(2, 3, 8, 8))
+    sample, loss = model(torch.rand(2, 3, 8, 8))
+    with torch.no_grad():
+        model(torch.rand(2, 3, 8, 8))
+    (sample.square().mean() + loss).backward()
+    optimizer.step()
+    with torch.no_grad():
+        model(torch.rand(2, 3, 8, 8))
+    assert int(model.quantize.quantizer.step) == 1
 
 
 def test_copy_updates_itself_only():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 import weakref
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,22 @@ from arcvq.quantizers.quantized import Quantized, Record
 
 if TYPE_CHECKING:
     from arcvq.quantizers.base import Quantizer
+
+
+# Gradient accumulation over 64 micro-batches with two forward passes each (two losses, activation checkpointing) is still silent.
+PASSES_WITHOUT_UPDATE = 128
+
+
+def remind_of_updates(quantizer: Quantizer, passes: int) -> None:
+    """Warn once when training goes on without `after_step` or `attach`. `passes`: forward passes since the last update."""
+    if passes != PASSES_WITHOUT_UPDATE + 1 or quantizer.frozen or not quantizer.needs_updates:
+        return
+    warnings.warn(
+        f"{type(quantizer).__name__}: {passes} forward passes in training mode without an update: schedules stand still, and "
+        "codes are neither bounded nor moved. Call after_step(output) after each optimizer step, or attach(optimizer) once; "
+        "eval() if this is no training",
+        stacklevel=4,
+    )
 
 
 class Attachment:

@@ -16,7 +16,7 @@ from arcvq import distributed
 from arcvq.config import nearest, parse
 from arcvq.errors import ArcvqError, Diverged
 from arcvq.functional import perplexity, token_counts
-from arcvq.quantizers.attachment import Attachment
+from arcvq.quantizers.attachment import Attachment, remind_of_updates
 from arcvq.quantizers.quantized import Quantized, Record
 
 Config = TypeVar("Config")
@@ -92,6 +92,7 @@ class Quantizer(nn.Module):
         self.register_buffer("step", torch.zeros((), dtype=torch.int64))
         self.frozen = False  # by a stage of training that leaves the codes alone: then a step only lets time pass
         self._attachment: Attachment | None = None
+        self._passes = 0  # forward passes with gradients since the last update
 
     # ---- what a subclass says -------------------------------------------------------------------------------------------
 
@@ -114,6 +115,11 @@ class Quantizer(nn.Module):
         """What one optimizer step changes. Subclasses do theirs and call this first: it advances the time."""
         with torch.no_grad():
             self.step.add_(1)
+
+    @property
+    def needs_updates(self) -> bool:
+        """Whether `after_step` does more than count the steps."""
+        return type(self).upkeep is not Quantizer.upkeep
 
     # ---- the contract ---------------------------------------------------------------------------------------------------
 
@@ -151,8 +157,12 @@ class Quantizer(nn.Module):
             stats=stats,
             record=Record(latents=flat.detach(), tokens=tokens, valid=valid),
         )
-        if self._attachment is not None and self.training and torch.is_grad_enabled():
-            self._attachment.watch(output)
+        if self.training and torch.is_grad_enabled():
+            if self._attachment is not None:
+                self._attachment.watch(output)
+            elif host_may_read(flat):
+                self._passes += 1
+                remind_of_updates(self, self._passes)
         return output
 
     @torch.no_grad()
@@ -211,6 +221,7 @@ class Quantizer(nn.Module):
 
     def keep_up(self, records: Sequence[Record]) -> None:
         """The upkeep of one optimizer step; of frozen codes nothing but their time."""
+        self._passes = 0
         if self.frozen:
             Quantizer.upkeep(self, records)
         else:

@@ -163,6 +163,11 @@ class VQ(Quantizer):
             # Last, so that whatever moved a code leaves it inside the ball: step number t is bounded by M(t).
             self.bound_()
 
+    @property
+    def needs_updates(self) -> bool:
+        config = self.config
+        return self.moves_codes or any(option is not None for option in (config.restart, config.ball, config.arc))
+
     def start_from_(self, latents: Tensor, seed: int = 0) -> None:
         self.kmeans_start_(latents, seed=seed)
 
