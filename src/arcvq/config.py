@@ -10,7 +10,7 @@ import math
 import numbers
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -70,6 +70,15 @@ def _kind(hint: Any) -> Any:
 def to_dict(config: Any) -> dict[str, Any]:
     """The dataclass as plain values, ready for YAML or JSON; `parse` reads it back."""
     return dataclasses.asdict(config)
+
+
+def differences(there: Any, here: Any, where: str = "") -> Iterator[str]:
+    """A line for each value in which two nested mappings differ."""
+    if isinstance(there, dict) and isinstance(here, dict):
+        for key in dict.fromkeys([*there, *here]):  # not a set: the same one is named each time
+            yield from differences(there.get(key), here.get(key), _join(where, key))
+    elif there != here:
+        yield f"{where} is {there} there and {here} here"
 
 
 def override(data: Mapping[str, Any], arguments: Iterable[str], cls: Any = None) -> dict[str, Any]:

@@ -92,3 +92,24 @@ def test_warning_is_one_line_without_a_place_in_the_code(arcvq: Run, tmp_path: P
 def cli_in_a_process(*words: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "arcvq", *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True, timeout=100)
+
+
+def test_run_is_extended_and_started_from(arcvq: Run, tmp_path: Path, tiny_settings: Settings) -> None:
+    words = ["train", "sample/vq-vae", *tiny_settings({"training.steps": 2})]
+    assert "already" not in arcvq(*words, "--out", tmp_path / "run").output
+    longer = [*words, "--training.steps", "4", "--out", tmp_path / "run"]
+    assert arcvq(*longer).output.startswith(f"{tmp_path / 'run'}: trained")
+    assert arcvq(*longer).output.startswith(f"{tmp_path / 'run'}: already trained")
+    said = arcvq(*words, "--init-from", tmp_path / "run", "--out", tmp_path / "second")
+    assert said.code == 0
+    config = (tmp_path / "second" / "config.yaml").read_text()
+    assert f"init_from: {tmp_path / 'run'}" in config
+    said = arcvq(*words, "--init-from", tmp_path / "nowhere", "--out", tmp_path / "second")
+    assert (said.code, said.errors.count("\n")) == (2, 1)
+    assert "training.init_from" in said.errors
+
+
+def test_setting_without_its_section_is_answered_with_its_name(arcvq: Run, tmp_path: Path) -> None:
+    said = arcvq("train", "sample/vq-vae", "--steps", "5", "--out", tmp_path / "run")
+    assert (said.code, said.errors.count("\n")) == (2, 1)
+    assert "did you mean training.steps" in said.errors

@@ -149,7 +149,10 @@ def test_a_finished_run_is_taken_as_it_is(trained_run: Path, tiny_system: MakeSy
         ({"training.seed": 2}, "training.seed is 1 there and 2 here"),
         ({"quantizer.arc.scale": 20}, "quantizer.arc.scale is 10.0 there and 20.0 here"),
         ({"quantizer.ball": None}, "quantizer.ball is {'schedule': 'exponential'"),
-        ({"training.steps": 7, "training.seed": 2}, "training.steps is 6 there and 7 here"),
+        ({"training.steps": 7, "training.seed": 2}, "training.seed is 1 there and 2 here"),
+        ({"training.steps": 5}, "6 steps there and 5 here, and a run cannot be made shorter"),
+        ({"training.steps": None, "training.epochs": 1}, "6 steps there and 4 here, and a run cannot be made shorter"),
+        ({"training.steps": None, "training.stages": "[{steps: 9}]"}, "training.steps is 6 there and None here"),
     ],
 )
 def test_a_run_of_another_configuration_is_refused_and_the_difference_named(

@@ -55,11 +55,18 @@ def add_train(commands: Commands) -> None:
     sub.add_argument("preset", metavar="PRESET", help="a preset's name (arcvq presets), or a YAML file")
     sub.add_argument("--out", type=Path, metavar="RUN", help="the run's folder")
     sub.add_argument(
+        "--init-from",
+        metavar="RUN_OR_MODEL",
+        help="start from the weights of this run or saved tokenizer (training.init_from)",
+    )
+    sub.add_argument(
         "--dry-run", action="store_true", help="print configuration, parameters, memory and time; write nothing"
     )
     sub.add_argument("--quiet", action="store_true", help="no progress")
     sub.add_argument("--json", action="store_true", help="print as JSON")
-    sub.usage = "arcvq train PRESET --out RUN [--key value ...] [--dry-run] [--quiet] [--json]"
+    sub.usage = (
+        "arcvq train PRESET --out RUN [--key value ...] [--init-from RUN_OR_MODEL] [--dry-run] [--quiet] [--json]"
+    )
 
 
 def train(arguments: argparse.Namespace) -> int:
@@ -68,16 +75,23 @@ def train(arguments: argparse.Namespace) -> int:
     from arcvq.training import RunFolder
     from arcvq.training import train as run
 
-    system = load_system(arguments.preset, arguments.settings)
+    settings = list(arguments.settings)
+    if arguments.init_from is not None:
+        settings += ["--training.init_from", arguments.init_from]
+    system = load_system(arguments.preset, settings)
     if arguments.dry_run:
         return _dry_run(system, arguments.json)
     if arguments.out is None:
         raise ArcvqError("train needs a folder to write to: --out RUN (or --dry-run to write nothing)")
-    finished = RunFolder(arguments.out).training.is_file()
+    record = RunFolder(arguments.out).training
+    before = record.read_bytes() if record.is_file() else None
     run(system, arguments.out, quiet=arguments.quiet)
-    if rank() == 0 and arguments.json:
+    if rank() != 0:
+        return 0
+    finished = record.read_bytes() == before
+    if arguments.json:
         print_json({"run": str(arguments.out), "was_finished": finished})
-    elif rank() == 0:
+    else:
         print(
             f"{arguments.out}: {'already ' if finished else ''}trained; measure it with: arcvq evaluate {arguments.out}"
         )

@@ -71,6 +71,7 @@ class TrainingConfig:
     select             which weights become model/: last, or test-best: the lowest test MSE seen (what the released code of
                        the paper reports; it chooses on the data it is measured on, so say so when you quote it)
     stages             empty: one stage that trains everything
+    init_from          a run or a saved tokenizer whose weights and codes the training starts from; its step count starts at 0
     """
 
     epochs: int | None = None
@@ -95,6 +96,7 @@ class TrainingConfig:
     log_every: int = 50
     select: Literal["last", "test-best"] = "last"
     stages: list[StageConfig] = field(default_factory=list)
+    init_from: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("accumulate", "log_every", "evaluation_images"):

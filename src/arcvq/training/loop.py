@@ -23,7 +23,6 @@ from arcvq.data import (
     first_images,
     hold_out,
     load_images,
-    to_unit,
 )
 from arcvq.errors import ArcvqError, Diverged, Stopped
 from arcvq.objectives import Reconstruction
@@ -39,6 +38,7 @@ from arcvq.training.checkpoint import (
     save_checkpoint,
 )
 from arcvq.training.environment import device_name, library_versions
+from arcvq.training.initialization import init_from, start_codebook
 from arcvq.training.interruption import stop_signals
 from arcvq.training.launch import make_accelerator
 from arcvq.training.monitor import Monitor
@@ -47,12 +47,11 @@ from arcvq.training.optimization import check_stages, learning_rate, make_optimi
 from arcvq.training.run import RunFolder
 from arcvq.training.step import Outcome, Step, image_layout
 
-START_IMAGES = 2048
 AGREE_EVERY = 10
 
 
 def train(system: System, out: str | Path, *, quiet: bool = False, stop_after: int | None = None) -> Tokenizer:
-    """Train `system` into the run folder `out`; an unfinished run there goes on from its last checkpoint.
+    """Train `system` into the run folder `out`; an unfinished run there, or a shorter one, goes on from its last checkpoint.
 
     `stop_after` interrupts the run after so many steps, as a signal would: a checkpoint, then `Stopped`.
     """
@@ -87,6 +86,9 @@ class TrainingRun:
         tokenizer = system.build_tokenizer(self.images.channels, size, self.total_steps)
         tokenizer.check_size(*size)
         check_stages(tokenizer, self.stages)
+        self.run = RunFolder(out)
+        if self.training.init_from is not None and not self.run.has_begun():
+            init_from(tokenizer, self.training.init_from)
         # The processes begin with the same weights; from here on each draws for its own images.
         if self.accelerator.process_index:
             torch.manual_seed(self.training.seed + self.accelerator.process_index)
@@ -99,8 +101,7 @@ class TrainingRun:
         self.objective = Reconstruction(system.objective, variance)
 
         # Into what, now that all else is known to be right.
-        self.run = RunFolder(out)
-        self.is_new = self.is_main and self.run.open(system)
+        self.is_new = self.is_main and self.run.open(system, self.batches_per_epoch)
         self.accelerator.wait_for_everyone()
         self.monitor = Monitor(self.run, self.total_steps, active=self.is_main, quiet=quiet)
         self.position = Position(images=len(self.images))
@@ -110,10 +111,11 @@ class TrainingRun:
         self.rate: float | None = None
 
     def go(self, stop_after: int | None = None) -> Tokenizer:
-        if self.run.training.is_file():
+        trained = self.run.trained_steps()
+        if trained is not None and trained >= self.total_steps:
             return Tokenizer.from_pretrained(self.run.model, device=self.accelerator.device)
         with self.run.locked() if self.is_main else nullcontext():
-            self.find_position()
+            self.find_position(trained)
             try:
                 with self.monitor, stop_signals() as signalled:
                     self.play(signalled, stop_after)
@@ -126,8 +128,8 @@ class TrainingRun:
                 raise
             return self.finish()
 
-    def find_position(self) -> None:
-        """Where to start: at the newest readable checkpoint, or at step 0."""
+    def find_position(self, trained: int | None) -> None:
+        """Where to start: at the newest readable checkpoint, or at step 0. `trained`: steps of a finished run, to be extended."""
         self.accelerator.wait_for_everyone()
         found = distributed.on_first_process(lambda: newest_checkpoint(self.run.checkpoints))
         if found is not None:
@@ -137,7 +139,14 @@ class TrainingRun:
                     f"{self.run.path}: began with {self.position.images:,} training images and now finds {len(self.images):,}: "
                     "bring the data back, or choose another --out"
                 )
+        elif trained is not None:
+            raise ArcvqError(
+                f"{self.run.path}: has no checkpoint to go on from after its {trained} steps: "
+                f"choose another --out, with --init-from {self.run.path}"
+            )
         if self.is_main:
+            if trained is not None:
+                self.run.extend(self.system)
             self.run.diverged.unlink(missing_ok=True)
             self.run.sweep()
             self.run.forget_after(self.position.step if found else -1)
@@ -331,16 +340,8 @@ class TrainingRun:
         self.tokenizer.save_pretrained(self.run.model, notes={**about, **notes})
 
     def start_codebook(self) -> None:
-        """Where a quantizer begins with the latents of the untrained encoder: these."""
-        quantizer = self.tokenizer.quantizer
-        if quantizer.starts_from_latents:
-            chosen = torch.randperm(len(self.images), generator=torch.Generator().manual_seed(self.training.seed))
-            with torch.no_grad():
-                parts = [
-                    self.tokenizer.latents(to_unit(self.images.gather(part)))
-                    for part in chosen[:START_IMAGES].split(256)
-                ]
-            quantizer.start_from_(torch.cat(parts), seed=self.training.seed)
+        if self.training.init_from is None:
+            start_codebook(self.tokenizer, self.images, self.training.seed)
 
     def finish(self) -> Tokenizer:
         """What remains: the model, and what it took."""

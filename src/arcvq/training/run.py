@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from arcvq.config import read_yaml, to_dict
+from arcvq.config import differences, read_yaml, to_dict
 from arcvq.errors import ArcvqError
-from arcvq.storage import cannot_write, locked, write_bytes
+from arcvq.storage import cannot_write, locked, read_json, write_bytes
 from arcvq.systems import System, parse_system
 
 
@@ -33,10 +33,10 @@ class RunFolder:
         self.diverged = self.path / "diverged.json"
         self.lock = self.path / "lock"
 
-    def open(self, system: System) -> bool:
-        """Make the folder for this system (True), or make sure that the one there was made for exactly it (False)."""
+    def open(self, system: System, batches_per_epoch: int = 1) -> bool:
+        """Make the folder for this system (True), or check that the one there is of it, or of a shorter training (False)."""
         if self.config.is_file():
-            self.check(system)
+            self.check(system, batches_per_epoch)
             return False
         try:
             if self.path.exists() and (
@@ -46,15 +46,49 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise cannot_write(self.path, error) from None
-        text = yaml.safe_dump(_plain(to_dict(system)), sort_keys=False, allow_unicode=True)
-        write_bytes(self.config, text.encode())
+        self.write_config(system)
         return True
 
-    def check(self, system: System) -> None:
-        """The run that is there is of exactly this system."""
-        difference = next(_differences(to_dict(self.system()), to_dict(system)), None)
-        if difference:
+    def write_config(self, system: System) -> None:
+        text = yaml.safe_dump(_plain(to_dict(system)), sort_keys=False, allow_unicode=True)
+        write_bytes(self.config, text.encode())
+
+    def check(self, system: System, batches_per_epoch: int = 1) -> None:
+        """The run there is of exactly this system, or finished and to be extended: then only the length differs."""
+        there, same_length, wanted = self.system(), self.system(), system.training
+        if not (there.training.stages or wanted.stages):
+            training = replace(there.training, epochs=wanted.epochs, steps=wanted.steps)
+            same_length = replace(there, training=training)
+        difference = next(differences(to_dict(same_length), to_dict(system)), None)
+        if difference is None and there != system:
+            steps, planned = (sum(each.training.stage_steps(batches_per_epoch)) for each in (there, system))
+            if planned < steps:
+                difference = f"{steps} steps there and {planned} here, and a run cannot be made shorter"
+            elif not self.training.is_file():
+                difference = (
+                    f"{steps} steps there and {planned} here, and a run can be made longer only once it is finished"
+                )
+        if difference is not None:
             raise ArcvqError(f"{self.path}: holds a run of another configuration: {difference}; choose another --out")
+
+    def has_begun(self) -> bool:
+        """Whether there is something to go on from: then the weights come from there."""
+        return self.training.is_file() or any(self.checkpoints.glob("step-*"))
+
+    def trained_steps(self) -> int | None:
+        """How many steps a finished run took; None while it is not finished."""
+        if not self.training.is_file():
+            return None
+        steps = read_json(self.training, "a finished run").get("steps")
+        if not isinstance(steps, int):
+            raise ArcvqError(f"{self.training}: expected a whole number of steps, got {steps!r}")
+        return steps
+
+    def extend(self, system: System) -> None:
+        """Make a finished run the unfinished one of a longer training. training.json goes last: after a kill, this is done again."""
+        self.write_config(system)
+        for file in (*self.path.glob("evaluation-*.json"), self.training):
+            file.unlink()
 
     def left_by_a_kill(self, path: Path) -> bool:
         """A config.yaml that was never whole: there is no run yet."""
@@ -112,11 +146,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
-
-
-def _differences(there: Any, here: Any, where: str = "") -> Iterator[str]:
-    if isinstance(there, dict) and isinstance(here, dict):
-        for key in dict.fromkeys([*there, *here]):  # not a set: the same one is named each time
-            yield from _differences(there.get(key), here.get(key), f"{where}.{key}" if where else key)
-    elif there != here:
-        yield f"{where} is {there} there and {here} here"
