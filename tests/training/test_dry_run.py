@@ -1,13 +1,16 @@
 """A dry run says what a training would take, and writes nothing."""
 
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from arcvq.systems import System
 from arcvq.training import dry_run
+from arcvq.training.loop import TrainingRun
 
 MakeSystem = Callable[..., System]
 
@@ -23,6 +26,23 @@ def test_a_dry_run_measures_a_few_real_steps(tiny_system: MakeSystem) -> None:
     assert result.seconds == pytest.approx(result.seconds_per_step * 100)
     assert 10 * 2**20 < result.memory_bytes < 2**40
     assert "CPU" in result.device
+
+
+def test_small_last_batch_is_not_the_typical_step(tiny_system: MakeSystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that only a step moves on: by a second for each image."""
+    now = 0.0
+
+    def step(run: TrainingRun, batch: torch.Tensor) -> None:
+        nonlocal now
+        now += len(batch)
+        run.position.step += 1
+        run.position.stage_step += 1
+
+    monkeypatch.setattr(TrainingRun, "step", step)
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
+    # Epochs of a whole batch and one of two images.
+    assert dry_run(tiny_system(changes={"training.steps": 40, "data.limit": 18})).seconds_per_step == 16
+    assert dry_run(tiny_system(changes={"training.steps": 2, "data.limit": 18})).seconds_per_step == 16
 
 
 def test_a_dry_run_of_fewer_steps_than_it_measures_and_with_every_option_works(tiny_system: MakeSystem) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import statistics
 import sys
 import tempfile
 import time
@@ -31,22 +32,28 @@ class DryRun:
 
 
 def dry_run(system: System) -> DryRun:
-    """Sets everything up in a temporary folder, takes a few steps, and extrapolates."""
+    """Set everything up in a temporary folder, take a few steps, and extrapolate from those with a whole batch."""
     with tempfile.TemporaryDirectory() as folder:
         training = TrainingRun(system, Path(folder) / "run", quiet=True)
         device = training.accelerator.device
         training.start_codebook()
         training.begin_stage()
-        stream = training.stage_batches()
-        seconds = []
-        for _, batch in zip(range(WARM_UP + MEASURED), stream):
+        whole: int | None = (
+            None  # images of this process in a whole batch: an epoch's last one may be smaller, and faster
+        )
+        seconds: list[float] = []
+        for batch in training.stage_batches():
+            whole = whole or len(batch)
             began = time.perf_counter()
             training.step(batch)
             if device.type == "cuda":
                 torch.cuda.synchronize()
-            seconds.append(time.perf_counter() - began)
+            if len(batch) == whole:
+                seconds.append(time.perf_counter() - began)
+            if len(seconds) == WARM_UP + MEASURED:
+                break
         tokenizer = training.tokenizer
-        per_step = min(seconds)
+        per_step = statistics.median(seconds[WARM_UP:] or seconds)
         height, width = training.images.height, training.images.width
         if device.type == "cuda":
             memory, kind = torch.cuda.max_memory_allocated(device), "GPU memory"
