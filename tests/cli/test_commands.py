@@ -105,6 +105,8 @@ def test_a_finished_training_is_not_trained_again(
     said = arcvq("train", "sample/arcvq-vae", *tiny_settings(), "--out", trained_run)
     assert said.code == 0
     assert f"{trained_run}: already trained" in said.output
+    printed = arcvq("train", "sample/arcvq-vae", *tiny_settings(), "--out", trained_run, "--json")
+    assert json.loads(printed.output) == {"run": str(trained_run), "was_finished": True}
     assert {path: path.stat().st_mtime_ns for path in trained_run.rglob("*")} == before
 
 
