@@ -12,7 +12,7 @@ import yaml
 from PIL import Image
 
 from arcvq.demo import Demo
-from arcvq.systems import SYSTEMS, parse_system, preset_names
+from arcvq.systems import SYSTEMS, load_system, parse_system, preset_names
 
 Run = Callable[..., Any]
 COMMANDS = (
@@ -221,7 +221,11 @@ def test_images_that_cannot_be_read_are_left_out_and_listed(
     assert printed["skipped"] == {f"image-{i}.png": "not an image" for i in (1, 3)}
 
 
-def test_the_demo_trains_compares_and_writes_a_report(arcvq: Run, tmp_path: Path) -> None:
+def test_the_demo_trains_compares_and_writes_a_report(
+    arcvq: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seldom = ["--training.evaluations=1", "--training.evaluation_images=50", "--data.batch_size=16"]
+    monkeypatch.setattr("arcvq.demo.load_system", lambda preset, settings: load_system(preset, [*settings, *seldom]))
     said = arcvq("demo", "--out", tmp_path / "demo", "--steps", "6", "--json")
     assert (said.code, said.errors) == (0, "")
     result = json.loads(said.output)
