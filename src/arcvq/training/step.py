@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -102,12 +101,3 @@ def copied(method: Callable[..., Any]) -> Callable[..., Any]:
     of = bound.__func__
     own = FunctionType(of.__code__.replace(), of.__globals__, of.__name__, of.__defaults__, of.__closure__)
     return MethodType(own, bound.__self__)
-
-
-def forget_trainings() -> None:
-    """Free what the trainings before left in this process."""
-    torch.compiler.reset()
-    gc.collect()
-    if torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
