@@ -53,7 +53,7 @@ def test_half_latents_get_the_gradient_of_their_float32_selves(shape: tuple[int,
 
 @pytest.mark.parametrize("width", [4, 64, 65, 129, 1000, 1024])
 def test_rows_of_any_width(width: int) -> None:
-    latents, codebook = case(90, 40, width)
+    latents, codebook = case(20, 10, width)
     compare(latents, codebook, 3, 10.0, True, atol=1e-6)
     for metric in functional.METRICS:
         expected = functional.assign(latents, codebook, metric, "reference")
@@ -159,22 +159,21 @@ def test_the_tokens_are_split_among_programs_without_losing_any() -> None:
     torch.testing.assert_close(parts, whole)
 
 
-@pytest.mark.parametrize("splits", [1, 2])
 @pytest.mark.parametrize("metric", functional.METRICS)
-def test_splitting_the_codes_changes_no_token_and_no_gradient(metric: functional.Metric, splits: int) -> None:
+def test_splitting_the_codes_changes_no_token_and_no_gradient(metric: functional.Metric) -> None:
     latents, codebook = case(40, 400, 8)
     codebook[300:] = codebook[:100]  # ties between parts, too
     bias = 0.5 * codebook.square().sum(1) if metric == "euclidean" else None
     expected = functional.assign(latents, codebook, metric, "reference")
     tiling = Tiling(16, 16, 4)
-    assert torch.equal(search_kernels.assign(latents, codebook, bias, 0.0, tiling, splits), expected)
+    assert torch.equal(search_kernels.assign(latents, codebook, bias, 0.0, tiling, splits=2), expected)
     rows = row_kernels.split_rows(latents, codebook, 0.0)
     _, tokens, negatives = arc_kernels.statistics(*rows, None, 10.0, 3)
     slopes = torch.randn(400, 3, device=DEVICE), torch.randn(400, device=DEVICE)
     pulls, largest = arc_backward_kernels.pulls_of(tokens, *slopes, 10.0)
     gradients = [
         arc_backward_kernels.backward(latents, *rows, None, negatives, pulls, largest, 1.0, 10.0, splits=n)
-        for n in (1, splits)
+        for n in (1, 2)
     ]
     torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-4, atol=1e-5)
 
@@ -236,8 +235,8 @@ def test_no_tensor_of_the_score_matrix_s_size_is_made() -> None:
 
 @pytest.mark.parametrize("masked", [False, True])
 def test_the_operators_keep_pytorch_s_rules(masked: bool) -> None:
-    latents, codebook = case(40, 6, 5)
-    valid = (torch.arange(40, device=DEVICE) % 3 > 0) if masked else None
+    latents, codebook = case(12, 3, 5)
+    valid = (torch.arange(12, device=DEVICE) % 3 > 0) if masked else None
     leaf = latents.clone().requires_grad_()
     operators = torch.ops.arcvq
     opcheck(operators.fused_assign.default, (latents, codebook, 0.5 * codebook.square().sum(1) if masked else None))
@@ -302,7 +301,7 @@ def test_rows_may_begin_anywhere_in_memory_and_a_scale_may_be_an_integer() -> No
 
 
 def test_a_scaled_loss_of_float16_latents_keeps_small_gradients() -> None:
-    latents, codebook = case(4000, 8, 16)
+    latents, codebook = case(2000, 8, 16)
     leaf, whole = latents.half().requires_grad_(), latents.half().float().requires_grad_()
     for each in (leaf, whole):
         (functional.arc_loss(each, codebook, backend="triton") * 65536).backward()
