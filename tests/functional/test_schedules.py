@@ -114,7 +114,7 @@ def test_a_schedule_that_cannot_run_is_refused_at_construction(
 
 
 def test_a_rate_like_an_unknown_run_or_without_a_length_is_refused() -> None:
-    with pytest.raises(ArcvqError, match="unknown run 'cifar' for a schedule to follow: expected one of mnist"):
+    with pytest.raises(ArcvqError, match=r"'cifar'.*mnist"):
         rate_like("cifar", "growth", 100)
-    with pytest.raises(ArcvqError, match="like: mnist needs the planned number of optimizer steps"):
+    with pytest.raises(ArcvqError, match="mnist needs"):
         rate_like("mnist", "growth", None)

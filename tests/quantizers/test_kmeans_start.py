@@ -98,7 +98,7 @@ def test_an_arcvq_start_lies_on_the_unit_sphere() -> None:
 
 def test_training_before_the_start_is_an_error_and_evaluation_is_not() -> None:
     quantizer = VQ(4, 16, start="kmeans")
-    with pytest.raises(ArcvqError, match=r"call kmeans_start_\(latents\) before training"):
+    with pytest.raises(ArcvqError, match="kmeans_start_"):
         quantizer(torch.randn(5, 4))
     quantizer.eval()(torch.randn(5, 4))
 

@@ -66,20 +66,19 @@ def test_the_configuration_reaches_every_block() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"width": 7}, "width must be positive (and width even), got 7"),
-        ({"latent_dim": 0}, "latent_dim must be positive (and width even), got 0"),
-        ({"residual_blocks": -1}, "residual_blocks must be from 0 to 256, got -1"),
-        ({"residual_blocks": 10**7}, "residual_blocks must be from 0 to 256, got 10000000"),
+        ({"width": 7}, "width .* 7"),
+        ({"latent_dim": 0}, "latent_dim"),
+        ({"residual_blocks": -1}, "residual_blocks .* -1"),
+        ({"residual_blocks": 10**7}, "residual_blocks .* 10000000"),
     ],
 )
 def test_an_impossible_trunk_is_refused(options: dict[str, int], message: str) -> None:
-    with pytest.raises(ArcvqError) as raised:
+    with pytest.raises(ArcvqError, match=message):
         SmallTrunkConfig(**options)
-    assert str(raised.value) == message
 
 
 def test_a_quantizer_of_another_width_and_images_without_channels_are_refused() -> None:
-    with pytest.raises(ArcvqError, match="takes latents 32 wide but the trunk makes them 64 wide"):
+    with pytest.raises(ArcvqError, match=r"32 wide .* 64 wide"):
         Tokenizer(1, SmallTrunkConfig(), VQ(32, 8))
-    with pytest.raises(ArcvqError, match="channels must be at least 1, got 0"):
+    with pytest.raises(ArcvqError, match="channels"):
         Tokenizer(0, SmallTrunkConfig(), VQ(64, 8))
