@@ -15,6 +15,7 @@ from arcvq.analysis import RunHistory
 
 SNAPSHOT_STEPS = (0, 1, 4, 16, 40, 100, 200, 400)
 TOKENS = 20_000
+NEAR_DUPLICATES = {"near_duplicate_share": 0.01, "near_duplicate_share_distance": 0.02}
 
 
 def write_run(
@@ -88,6 +89,7 @@ def write_run(
             })  # fmt: skip
     text = "".join(json.dumps(line) + "\n" for line in lines)
     (folder / "metrics.jsonl").write_text(text, encoding="utf-8")
+    (folder / "training.json").write_text("{}", encoding="utf-8")
     if evaluation is not None:
         (folder / "evaluation-exact.json").write_text(json.dumps(evaluation), encoding="utf-8")
     return folder
@@ -95,7 +97,7 @@ def write_run(
 
 def evaluation(psnr: float, l1: float, usage: float, **missing: str) -> dict[str, Any]:
     return {
-        "metrics": {"psnr": psnr, "ssim": 0.71, "l1": l1, "usage": usage},
+        "metrics": {"psnr": psnr, "ssim": 0.71, "l1": l1, "usage": usage, "uniformity": -2.5, **NEAR_DUPLICATES},
         "missing": missing,
         "protocol": "exact",
         "protocol_hash": "abc123def456",

@@ -102,55 +102,52 @@ def test_wrong_snapshots_are_named(folder: Path, tensors: dict[str, torch.Tensor
 
 
 def test_missing_folder(tmp_path: Path) -> None:
-    with pytest.raises(ArcvqError) as raised:
+    with pytest.raises(ArcvqError, match="nowhere: not a run"):
         RunHistory.load(tmp_path / "nowhere")
-    assert "nowhere: no such folder" in one_line(raised)
 
 
 @pytest.mark.parametrize("needed", ["config.yaml", "metrics.jsonl"])
 def test_a_folder_that_is_no_run(folder: Path, needed: str) -> None:
     (folder / needed).unlink()
-    with pytest.raises(ArcvqError) as raised:
+    with pytest.raises(ArcvqError, match=f"not a run, {needed}"):
         RunHistory.load(folder)
-    assert f"not a run folder, it has no {needed}" in one_line(raised)
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"), [("a: [1", "not readable as YAML"), ("- 1", "`system`"), ("data: {}", "`system`")]
-)
-def test_wrong_config(folder: Path, text: str, expected: str) -> None:
+@pytest.mark.parametrize("text", ["a: [1", "- 1", "data: {}"])
+def test_a_wrong_config_is_named(folder: Path, text: str) -> None:
     (folder / "config.yaml").write_text(text, encoding="utf-8")
-    with pytest.raises(ArcvqError) as raised:
+    with pytest.raises(ArcvqError, match=r"config\.yaml: "):
         RunHistory.load(folder)
-    assert expected in one_line(raised)
 
 
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ('{"kind": "train", "st', "not a JSON object"),
-        ("[1, 2]", "expected an object with the key `kind`"),
-        ('{"step": 3}', "expected an object with the key `kind`"),
-        ('{"kind": "train", "step": "3"}', "expected a whole `step` of 0 or more, found '3'"),
-        ('{"kind": "train", "step": -1}', "expected a whole `step` of 0 or more, found -1"),
+        ('{"kind": "train", "st', "`kind`"),
+        ("[1, 2]", "`kind`"),
+        ('{"step": 3}', "`kind`"),
+        ('{"kind": "train", "step": "3"}', "`step`"),
+        ('{"kind": "train", "step": -1}', "`step`"),
     ],
 )
 def test_a_corrupt_line_is_named_by_file_and_number(folder: Path, line: str, expected: str) -> None:
     path = folder / "metrics.jsonl"
     lines = path.read_text(encoding="utf-8").splitlines()
     path.write_text("\n".join([*lines[:2], line, *lines[2:]]) + "\n", encoding="utf-8")
-    with pytest.raises(ArcvqError) as raised:
+    with pytest.raises(ArcvqError, match=rf"metrics\.jsonl:3: .*{expected}"):
         RunHistory.load(folder)
-    message = one_line(raised)
-    assert f"{path}:3: " in message
-    assert expected in message
+
+
+def test_a_line_that_training_has_not_finished_is_passed_over(folder: Path) -> None:
+    with (folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        file.write('{"kind": "train", "st')
+    assert len(RunHistory.load(folder).train) == 400
 
 
 def test_metrics_that_are_no_text(folder: Path) -> None:
     (folder / "metrics.jsonl").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ArcvqError) as raised:
+    with pytest.raises(ArcvqError, match="not readable as text"):
         RunHistory.load(folder)
-    assert "not readable as text" in one_line(raised)
 
 
 def test_blank_lines_and_unknown_kinds_are_passed_over(folder: Path) -> None:
@@ -159,22 +156,24 @@ def test_blank_lines_and_unknown_kinds_are_passed_over(folder: Path) -> None:
     assert len(RunHistory.load(folder).train) == 400
 
 
-def test_no_snapshots(folder: Path) -> None:
+def test_a_run_without_snapshots_has_no_codebook(folder: Path) -> None:
     shutil.rmtree(folder / "codebooks")
-    with pytest.raises(ArcvqError) as raised:
-        RunHistory.load(folder)
-    assert "no codebook snapshots" in one_line(raised)
+    run = RunHistory.load(folder)
+    assert not run.has_codebook
+    assert run.last_step == 400
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("{", "not readable as JSON"), ("[]", "expected metrics"), ('{"metrics": {}}', "expected metrics")],
-)
-def test_wrong_evaluation_file(folder: Path, text: str, expected: str) -> None:
+def test_a_run_is_finished_when_training_says_so(folder: Path) -> None:
+    assert RunHistory.load(folder).finished
+    (folder / "training.json").unlink()
+    assert not RunHistory.load(folder).finished
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"metrics": {}}'])
+def test_a_wrong_evaluation_file_is_named(folder: Path, text: str) -> None:
     (folder / "evaluation-exact.json").write_text(text, encoding="utf-8")
-    with pytest.raises(ArcvqError) as raised:
+    with pytest.raises(ArcvqError, match=r"evaluation-exact\.json: "):
         RunHistory.load(folder)
-    assert expected in one_line(raised)
 
 
 def test_a_metric_that_is_not_finite_counts_as_missing(folder: Path) -> None:

@@ -17,13 +17,14 @@ from arcvq.systems import SYSTEMS, load_system, parse_system, preset_names
 Run = Callable[..., Any]
 COMMANDS = (
     "demo",
-    "systems",
-    "presets",
     "train",
     "evaluate",
+    "report",
     "reconstruct",
     "encode",
     "decode",
+    "systems",
+    "presets",
 )
 
 
@@ -238,6 +239,12 @@ def test_the_demo_trains_compares_and_writes_a_report(
     for name in result["metrics"]:
         record = json.loads((tmp_path / "demo" / name / "training.json").read_text())
         assert record["steps"] == 6
+
+
+def test_report_of_a_run_says_where_the_page_is(arcvq: Run, trained_run: Path, tmp_path: Path) -> None:
+    said = arcvq("report", trained_run, "--out", tmp_path / "page")
+    assert (said.code, said.output) == (0, f"report: {tmp_path / 'page' / 'index.html'}\n")
+    assert (tmp_path / "page" / "index.html").is_file()
 
 
 def test_the_demo_ends_with_a_table_and_where_the_report_is(capfd: pytest.CaptureFixture[str]) -> None:

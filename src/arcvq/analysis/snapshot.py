@@ -11,6 +11,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from arcvq.errors import ArcvqError
+from arcvq.metrics import near_duplicate_share
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -85,6 +86,12 @@ class Snapshot:
             return float("nan")
         shares = self.counts[self.used] / self.token_count
         return float(np.exp(-(shares * np.log(shares)).sum()))
+
+    @cached_property
+    def near_duplicates(self) -> int:
+        """How many finite codes have another close by, as the metric `near_duplicate_share_distance` counts them."""
+        codes = torch.from_numpy(self.codebook[self.finite])
+        return round(near_duplicate_share(codes)["distance"] * len(codes)) if len(codes) > 1 else 0
 
     def most_used_first(self) -> IntArray:
         """Indices of the finite codes by falling count; a stable sort, so that ties keep the codebook's order."""

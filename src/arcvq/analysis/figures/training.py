@@ -71,15 +71,11 @@ def loss_curves(runs: Sequence[RunHistory]) -> Figure:
 
 
 def smooth(values: FloatArray, window: int) -> FloatArray:
-    """A centred running mean; near the ends, over the part of the window that exists."""
-    if window <= 1 or len(values) == 0:
+    """A centred running mean over an odd window; near the ends, over the part of the window that exists."""
+    if window <= 1:
         return values
-    half = window // 2
-    sums = np.concatenate([[0.0], np.cumsum(values)])
-    positions = np.arange(len(values))
-    starts = np.maximum(positions - half, 0)
-    ends = np.minimum(positions + half + 1, len(values))
-    return np.asarray((sums[ends] - sums[starts]) / (ends - starts), dtype=np.float64)
+    kernel = np.ones(window)
+    return np.convolve(values, kernel, "same") / np.convolve(np.ones_like(values), kernel, "same")
 
 
 def _draw(axes: Axes, runs: Sequence[RunHistory], series_of: Callable[[RunHistory], Series]) -> None:
