@@ -185,7 +185,7 @@ def _near_duplicates(history: RunHistory) -> Iterator[Finding]:
 
 
 def _stuck_perplexity(history: RunHistory) -> Iterator[Finding]:
-    series = history.perplexity_series()
+    series = history.evaluation_series("perplexity")
     size = history.last_snapshot.size
     if len(series) < STUCK_POINTS or history.last_step < STUCK_STEPS:
         return

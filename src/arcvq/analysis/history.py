@@ -66,9 +66,7 @@ class RunHistory:
                 raise ArcvqError(f"{folder}: not a run, {needed} is missing; give a folder that `arcvq train` wrote")
         config = read_yaml(folder / "config.yaml")
         if "system" not in config:
-            raise ArcvqError(
-                f"{folder / 'config.yaml'}: the key `system` is missing; give a folder that `arcvq train` wrote"
-            )
+            raise ArcvqError(f"{folder / 'config.yaml'}: the key `system` is missing")
         lines = _read_metrics(folder / "metrics.jsonl")
         return cls(
             name=name or folder.resolve().name,
@@ -88,13 +86,6 @@ class RunHistory:
     def evaluation_series(self, key: str) -> Series:
         return _series(self.evaluations, key)
 
-    def usage_series(self) -> Series:
-        """Share of codes in use; snapshots fill in the early steps that the evaluation lines leave out."""
-        return self._with_snapshots("usage")
-
-    def perplexity_series(self) -> Series:
-        return self._with_snapshots("perplexity")
-
     @property
     def has_codebook(self) -> bool:
         """False for a continuous system, and for a run that is too young for a snapshot."""
@@ -112,11 +103,9 @@ class RunHistory:
     @property
     def early_snapshot(self) -> Snapshot:
         """The last snapshot of the first tenth of training; the start itself only where nothing else was kept."""
-        trained = [snapshot for snapshot in self.snapshots if snapshot.step > 0]
-        if not trained:
-            return self.snapshots[0]
+        trained = [snapshot for snapshot in self.snapshots if snapshot.step > 0] or self.snapshots[:1]
         early = [snapshot for snapshot in trained if snapshot.step <= EARLY_SHARE * self.last_snapshot.step]
-        return early[-1] if early else trained[0]
+        return (early or trained[:1])[-1]
 
     def ball_radius_at(self, step: int) -> float | None:
         """The logged ball radius nearest to a step; None for a run without the bound."""
@@ -124,13 +113,6 @@ class RunHistory:
         if len(radius) == 0:
             return None
         return float(radius.values[np.abs(radius.steps - step).argmin()])
-
-    def _with_snapshots(self, key: str) -> Series:
-        values = {snapshot.step: float(getattr(snapshot, key)) for snapshot in self.snapshots}
-        logged = self.evaluation_series(key)
-        values.update(zip(logged.steps.tolist(), logged.values.tolist()))
-        kept = {step: value for step, value in sorted(values.items()) if math.isfinite(value)}
-        return Series(np.array(list(kept), dtype=np.int64), np.array(list(kept.values()), dtype=np.float64))
 
 
 def _series(lines: Iterable[Mapping[str, Any]], key: str) -> Series:

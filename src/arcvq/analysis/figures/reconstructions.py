@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from textwrap import fill
+from typing import Any
 
 import torch
 from matplotlib.axes import Axes
@@ -57,16 +58,8 @@ def reconstruction_grid(
     for (label, colour, pictures), row in zip(rows, grid_of_axes(figure, len(rows), columns)):
         for axes, picture in zip(row, pictures):
             _show(axes, picture)
-        row[0].set_ylabel(
-            fill(label, LABEL_CHARACTERS),
-            rotation=0,
-            ha="right",
-            va="center",
-            labelpad=10,
-            fontsize=LABEL_SIZE,
-            color=colour,
-            fontweight="bold",
-        )
+        place: dict[str, Any] = {"rotation": 0, "ha": "right", "va": "center", "labelpad": 10}
+        row[0].set_ylabel(fill(label, LABEL_CHARACTERS), size=LABEL_SIZE, color=colour, weight="bold", **place)
     return figure
 
 

@@ -3,13 +3,10 @@
 from io import BytesIO
 from typing import Any
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
-
-from arcvq.analysis.snapshot import FloatArray
 
 # Okabe and Ito's colour-blind-safe colours, the ones that read well as lines on white; a run keeps its place in the list.
 RUN_COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
@@ -111,12 +108,3 @@ def render_png(figure: Figure, dots_per_inch: int) -> bytes:
     buffer = BytesIO()
     figure.savefig(buffer, format="png", dpi=dots_per_inch, metadata={"Software": None})
     return buffer.getvalue()
-
-
-def is_wide_range(values: FloatArray, *, factor: float = 30.0) -> bool:
-    """Whether positive values span so much that a linear axis would press most of them into one bar."""
-    positive = values[values > 0]
-    if len(positive) == 0:
-        return False
-    low, high = np.quantile(positive, [0.01, 0.99])
-    return bool(high > factor * low)

@@ -28,8 +28,8 @@ def usage_over_time(runs: Sequence[RunHistory]) -> Figure:
     """Share of codes in use, and perplexity, against the step."""
     figure = new_figure(3.9)
     usage_axes, perplexity_axes = grid_of_axes(figure, 1, 2)[0]
-    _draw(usage_axes, runs, lambda run: _scaled(run.usage_series(), 100.0))
-    _draw(perplexity_axes, runs, lambda run: run.perplexity_series())
+    _draw(usage_axes, runs, lambda run: run.evaluation_series("usage"), scale=100.0)
+    _draw(perplexity_axes, runs, lambda run: run.evaluation_series("perplexity"))
     dress(usage_axes, title="Codes in use (% of the codebook)", x="training step")
     dress(perplexity_axes, title="Perplexity (effective number of codes)", x="training step")
     usage_axes.set_ylim(0, 104)
@@ -78,7 +78,9 @@ def smooth(values: FloatArray, window: int) -> FloatArray:
     return np.convolve(values, kernel, "same") / np.convolve(np.ones_like(values), kernel, "same")
 
 
-def _draw(axes: Axes, runs: Sequence[RunHistory], series_of: Callable[[RunHistory], Series]) -> None:
+def _draw(
+    axes: Axes, runs: Sequence[RunHistory], series_of: Callable[[RunHistory], Series], scale: float = 1.0
+) -> None:
     for position, run in enumerate(runs):
         series = series_of(run)
         if len(series) == 0:
@@ -86,7 +88,7 @@ def _draw(axes: Axes, runs: Sequence[RunHistory], series_of: Callable[[RunHistor
         # The marker shape tells runs apart where colour cannot: in print, and on top of each other.
         marker = "osD^vP"[position % 6]
         axes.plot(
-            series.steps, series.values, color=run_colour(position), marker=marker, markersize=4.5, linewidth=2.2,
+            series.steps, scale * series.values, color=run_colour(position), marker=marker, markersize=4.5, linewidth=2.2,
             label=run.name, clip_on=False, zorder=3,
         )  # fmt: skip
     if not axes.lines:
@@ -130,7 +132,3 @@ def _plain_log_ticks(axes: Axes, ratio: float) -> None:
         axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if ratio < 100 else (1.0,), numticks=9))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.yaxis.set_minor_formatter(NullFormatter())
-
-
-def _scaled(series: Series, factor: float) -> Series:
-    return Series(series.steps, series.values * factor)
