@@ -67,7 +67,7 @@ def usage(runs: Runs) -> Illustration:
     )
     young = [run.name for run in runs if is_young_and_plain(run)]
     if young:
-        caption += f" A plain codebook wakes up late: many steps more would raise the curve of {' and '.join(young)}."
+        caption += f" A plain codebook wakes up late: many more steps may raise the curve of {' and '.join(young)}."
     return Illustration(
         "usage",
         "Codes in use during training",

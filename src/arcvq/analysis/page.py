@@ -16,8 +16,8 @@ from arcvq.metrics import metric_label
 NO_FINDING = '<p class="sound">No symptom found.</p>'
 SEVERITY_MARKS = {"critical": "✕", "warning": "!", "note": "i"}
 
-# Sharp on a dense screen, and a page of two runs stays near 2 MB.
-DOTS_PER_INCH = 130
+# As wide as the page's column; a page of two runs takes 2 to 3 MB.
+DOTS_PER_INCH = 110
 
 Section = tuple[str, str, str]  # anchor, heading, inner HTML
 

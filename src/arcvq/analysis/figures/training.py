@@ -54,19 +54,17 @@ def loss_curves(runs: Sequence[RunHistory]) -> Figure:
     """Each loss term on a log scale: the smoothed curve, with the logged values faint behind it."""
     terms = [term for term in LOSS_TERMS if any(len(run.train_series(term)) for run in runs)]
     columns = 3
-    rows = -(-(len(terms) + 1) // columns)  # one more cell, for the legend
+    rows = max(-(-len(terms) // columns), 1)
     figure = new_figure(2.75 * rows)
     cells = [axes for row in grid_of_axes(figure, rows, columns) for axes in row]
     for axes, term in zip(cells, terms):
         _draw_loss(axes, runs, term)
-    legend_axes = cells[len(terms)]
-    for position, run in enumerate(runs):
-        legend_axes.plot([], [], color=run_colour(position), linewidth=2.2, label=run.name)
-    legend(legend_axes, loc="center")
     for axes in cells[len(terms) :]:
         axes.set_axis_off()
-    if not terms:
-        say(legend_axes, "no training losses were logged")
+    if terms:
+        legend(cells[0], loc="best")
+    else:
+        say(cells[0], "no training losses were logged")
     return figure
 
 
