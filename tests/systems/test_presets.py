@@ -176,11 +176,6 @@ def test_a_preset_names_its_source_and_that_of_the_prior(preset: str) -> None:
     assert not under_samp or "Kim and Yoo, ArcVQ-VAE" in source
 
 
-def test_every_system_has_a_file_of_its_own() -> None:
-    for name, cls in SYSTEMS.items():
-        assert cls.__module__ == f"arcvq.systems.{name.replace('-', '_')}"
-
-
 @pytest.mark.parametrize("preset", preset_names())
 def test_a_preset_s_title_is_one_sentence(preset: str) -> None:
     title, header = preset_title(preset), " ".join(preset_header(preset))
