@@ -210,7 +210,7 @@ def test_a_killed_run_goes_on_to_the_same_end(
 
 @pytest.fixture(scope="module")
 def long_changes() -> dict[str, Any]:
-    return {"training.steps": 120, "training.checkpoints": 12, "training.evaluations": 2}
+    return {"training.steps": 200, "training.checkpoints": 20, "training.evaluations": 2}
 
 
 @pytest.fixture(scope="module")
@@ -233,7 +233,7 @@ def test_a_signal_from_outside_loses_nothing(
     command = [sys.executable, "-m", "arcvq", "train", "sample/arcvq-vae", "--out", str(run), "--quiet"]
     process = subprocess.Popen([*command, *tiny_settings(long_changes)], stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 100
-    while not (run / "checkpoints" / "step-00000010").exists():
+    while not list(run.glob("checkpoints/step-*")):
         assert process.poll() is None, process.stderr
         assert time.monotonic() < deadline
         time.sleep(0.005)
@@ -243,7 +243,7 @@ def test_a_signal_from_outside_loses_nothing(
     if number == signal.SIGINT:
         assert process.returncode == 130
         assert said.startswith(f"{run}: stopped at step ")
-        assert "of 120" in said
+        assert "of 200" in said
         assert_nothing_half_written(run)
     else:
         assert process.returncode == -signal.SIGKILL
