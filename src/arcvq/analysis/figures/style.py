@@ -37,7 +37,7 @@ def new_figure(height: float, *, width: float = PAGE_WIDTH, padding: float = 0.1
 def stack_panels(figure: Figure) -> Figure:
     """Move the figure's panels below one another, for a phone. Changes the figure in place."""
     panels = [axes for axes in figure.axes if axes.get_subplotspec() is not None]
-    shown = [axes for axes in panels if axes.axison or axes.get_legend()]
+    shown = [axes for axes in panels if axes.axison or axes.get_legend() or axes.texts]
     rows = panels[0].get_subplotspec().get_gridspec().nrows  # type: ignore[union-attr]
     height = figure.get_figheight() / rows
     for axes in panels:
