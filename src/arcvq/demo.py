@@ -11,9 +11,8 @@ import torch
 
 from arcvq.analysis import RunHistory, write_report
 from arcvq.data import to_uint8, to_unit
-from arcvq.systems import load_system
+from arcvq.systems import Measured, load_config, measure, train
 from arcvq.terminal import print_comparison
-from arcvq.training import Measured, measure, train
 
 SYSTEMS = ("vq-vae", "arcvq-vae")
 SHOWN = 10
@@ -41,7 +40,7 @@ def run_demo(out: Path, *, steps: int = 400, quiet: bool = False) -> Demo:
     began = time.perf_counter()
     measured: dict[str, Measured] = {}
     for name in SYSTEMS:
-        train(load_system(f"sample/{name}", ["--training.steps", str(steps)]), out / name, quiet=quiet)
+        train(load_config(f"sample/{name}", ["--training.steps", str(steps)]), out / name, quiet=quiet)
         measured[name] = measure(out / name, ["exact"], metrics=METRICS, record=True)
     images = next(iter(measured.values())).images
     originals = images.gather(torch.linspace(0, len(images) - 1, SHOWN).long()).cpu()

@@ -58,36 +58,36 @@ def test_one_compilation_serves_a_hundred_steps_and_equals_eager(backend: str, a
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ALIKE])
-def test_every_kind_compiles_once_whole_with_its_upkeep_and_equals_eager(kind: str) -> None:
+def test_every_kind_compiles_once_whole_with_its_update_and_equals_eager(kind: str) -> None:
     eager = build(kind, 4, 8)
     twin = copy.deepcopy(eager)
     shape = IMAGE if "of images" in kind else (4, 4)
-    forward, upkeep = CompileCounterWithBackend("aot_eager"), CompileCounterWithBackend("aot_eager")
+    forward, update = CompileCounterWithBackend("aot_eager"), CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(twin, backend=forward, fullgraph=True)
-    after_step = torch.compile(twin.after_step, backend=upkeep, fullgraph=True)
+    after_step = torch.compile(twin.after_step, backend=update, fullgraph=True)
     optimizers = [
         torch.optim.SGD(list(q.parameters()), lr=0.01) if list(q.parameters()) else None for q in (eager, twin)
     ]
     for step in range(5):
         latents = torch.randn(2, 4, *shape).requires_grad_()
         outputs = []
-        for layer, keep_up, optimizer in zip((eager, compiled), (eager.after_step, after_step), optimizers):
+        for layer, update, optimizer in zip((eager, compiled), (eager.after_step, after_step), optimizers):
             torch.manual_seed(step)
             out = layer(latents)
             if optimizer is not None:
                 optimizer.zero_grad()
                 (out.loss + out.quantized.square().mean()).backward()
                 optimizer.step()
-            keep_up(out)
+            update(out)
             outputs.append(out)
         assert kind in CONTINUOUS or torch.equal(outputs[0].tokens, outputs[1].tokens)
         torch.testing.assert_close(outputs[0].quantized, outputs[1].quantized, rtol=1e-4, atol=1e-5)
-    assert (forward.frame_count, upkeep.frame_count) == (1, 1)
+    assert (forward.frame_count, update.frame_count) == (1, 1)
     assert twin.step.item() == 5
     torch.testing.assert_close(twin.state_dict(), eager.state_dict(), rtol=1e-4, atol=1e-5)
 
 
-def test_upkeep_compiles_too_and_reads_nothing_from_the_device() -> None:
+def test_update_compiles_too_and_reads_nothing_from_the_device() -> None:
     quantizer = ArcVQ(4, 8, ball=Ball(alpha=0.5), restart=Restart(decay=0.5, threshold=0.5))
     twin = copy.deepcopy(quantizer)
     out = quantizer(torch.randn(30, 4))

@@ -100,7 +100,7 @@ def test_wrong_tokens_are_described(options: dict[str, Any], tokens: torch.Tenso
         ({"zzz": 1}, "unknown option 'zzz': expected one of arc, backend, ball"),
         ({"metric": "cosin"}, "metric: expected one of cosine, euclidean, got 'cosin'"),
         ({"backend": "cuda"}, "backend: expected one of auto, reference, chunked, triton, got 'cuda'"),
-        ({"start": "kmean"}, "start: expected one of uniform, unit-sphere, normal, scaled-normal, kmeans, got 'kmean'"),
+        ({"init": "kmean"}, "init: expected one of uniform, unit-sphere, normal, scaled-normal, kmeans, got 'kmean'"),
         ({"loss_space": "sphere"}, "loss_space: expected one of raw, unit, got 'sphere'"),
         ({"legacy": 1}, "legacy: expected true or false, got 1"),
         ({"arc": {"scal": 3}}, "unknown key 'arc.scal': did you mean scale"),
@@ -152,7 +152,7 @@ def test_the_bare_contract_cannot_quantize() -> None:
         Quantizer(4, 8)(torch.randn(5, 4))
 
 
-def test_upkeep_takes_what_the_quantizer_returned() -> None:
+def test_update_takes_what_the_quantizer_returned() -> None:
     quantizer = VQ(8, 4)
     with pytest.raises(ArcvqError, match="after_step takes what the quantizer returned, a Quantized, not a Tensor"):
         quantizer.after_step(quantizer(torch.randn(2, 8, 3)).quantized)  # type: ignore[arg-type]

@@ -71,21 +71,21 @@ def add_train(commands: Commands) -> None:
 
 def train(arguments: argparse.Namespace) -> int:
     from arcvq.distributed import rank
-    from arcvq.systems import load_system
+    from arcvq.systems import load_config
+    from arcvq.systems import train as run
     from arcvq.training import RunFolder
-    from arcvq.training import train as run
 
     settings = list(arguments.settings)
     if arguments.init_from is not None:
         settings += ["--training.init_from", arguments.init_from]
-    system = load_system(arguments.preset, settings)
+    config = load_config(arguments.preset, settings)
     if arguments.dry_run:
-        return _dry_run(system, arguments.json)
+        return _dry_run(config, arguments.json)
     if arguments.out is None:
         raise ArcvqError("train needs a folder to write to: --out RUN (or --dry-run to write nothing)")
     record = RunFolder(arguments.out).training
     before = record.read_bytes() if record.is_file() else None
-    run(system, arguments.out, quiet=arguments.quiet)
+    run(config, arguments.out, quiet=arguments.quiet)
     if rank() != 0:
         return 0
     finished = record.read_bytes() == before
@@ -98,21 +98,23 @@ def train(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _dry_run(system: Any, as_json: bool) -> int:
+def _dry_run(config: Any, as_json: bool) -> int:
     import dataclasses
 
     import yaml
 
     from arcvq.config import to_dict
-    from arcvq.training import dry_run
+    from arcvq.systems import dry_run
 
-    result = dry_run(system)
+    result = dry_run(config)
     if as_json:
-        print_json({"config": to_dict(system), **dataclasses.asdict(result)})
+        print_json({"config": to_dict(config), **dataclasses.asdict(result)})
         return 0
-    print(yaml.safe_dump(json.loads(json.dumps(to_dict(system))), sort_keys=False), end="")
-    print(f"parameters   {result.parameters:,}")
-    print(f"tokens       {result.tokens_per_image} per image")
+    print(yaml.safe_dump(json.loads(json.dumps(to_dict(config))), sort_keys=False), end="")
+    for name, count in result.parameters.items():
+        print(f"parameters   {count:,} ({name})")
+    for name, text in result.facts.items():
+        print(f"{name:12} {text}")
     print(f"memory       {result.memory_bytes / 2**30:.2f} GiB ({result.memory_kind})")
     step = f"{result.seconds_per_step * 1e3:.1f} ms"
     print(f"time         {result.seconds / 60:.1f} minutes for {result.steps:,} steps of {step}, on {result.device}")
@@ -141,8 +143,8 @@ def add_evaluate(commands: Commands) -> None:
 
 def evaluate(arguments: argparse.Namespace) -> int:
     from arcvq.storage import check_file, write_json
+    from arcvq.systems import measure
     from arcvq.terminal import print_measured, progress_bar
-    from arcvq.training import measure
 
     if arguments.out:
         check_file(arguments.out)

@@ -24,17 +24,12 @@ class ReconstructionConfig:
     normalise: Literal["variance", "variance01", "none"] = "variance"
 
 
-@dataclass(kw_only=True)
-class LikelihoodConfig(ReconstructionConfig):
-    """For systems whose other losses are shares of an ELBO per element."""
-
-    reconstruction: Literal["mse", "l1", "likelihood"] = "likelihood"
-
-
 class Reconstruction:
-    """`Reconstruction(config, variance)(reconstruction, images)` → a scalar, over the global batch."""
+    """`Reconstruction(variance, config=config)(reconstruction, images)` → a scalar, over the global batch."""
 
-    def __init__(self, config: ReconstructionConfig, pixel_variance: float) -> None:
+    Config = ReconstructionConfig
+
+    def __init__(self, pixel_variance: float, *, config: ReconstructionConfig) -> None:
         if config.normalise != "none" and not pixel_variance > 0:
             raise ArcvqError(
                 "the training images are all of one colour: their variance is 0; set objective.normalise to none"

@@ -1,0 +1,93 @@
+"""The systems: rows of the tables by name. Each is data: what it is, where it comes from, and the settings it begins with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class System:
+    """summary   in one line
+    citation  where it comes from
+    defaults  settings that lie below those of a preset
+    kinds     sections in which another kind is refused; elsewhere another kind drops the default one's settings
+    """
+
+    summary: str
+    citation: str
+    defaults: Mapping[str, Any]
+    kinds: tuple[str, ...] = ()
+
+
+VQ_VAE = "van den Oord et al., Neural Discrete Representation Learning, NeurIPS 2017"
+
+SYSTEMS: dict[str, System] = {
+    "arcvq-vae": System(
+        "cosine selection, unit-sphere init, a norm ball that grows with training, and the ArcLoss",
+        "Kim and Yoo, ArcVQ-VAE: A Spherical Vector Quantization Framework with ArcCosine Additive Margin, arXiv 2605.13517",
+        {"quantizer": {"kind": "arcvq"}},
+    ),
+    "cvq-vae": System(
+        "VQ-VAE with cosine selection; little-used codes are moved onto latents after every step",
+        "Zheng and Vedaldi, Online Clustered Codebook, ICCV 2023",
+        {"quantizer": {"kind": "cvq"}},
+    ),
+    "fsq": System(
+        "each channel is squashed and rounded; the codebook is a fixed grid",
+        "Mentzer et al., Finite Scalar Quantization: VQ-VAE Made Simple, ICLR 2024",
+        {"quantizer": {"kind": "fsq"}},
+    ),
+    "hvq-vae": System(
+        "two stacked autoencoders with codes drawn at random, the upper one trained on the lower one's latents",
+        "Williams et al., Hierarchical Quantized Autoencoders, NeurIPS 2020",
+        {"task": "stacked", "autoencoder": {"kind": "stacked"}, "quantizer": {"kind": "hvq"}},
+        kinds=("autoencoder", "quantizer"),
+    ),
+    "hyperspherical-vae": System(
+        "a VAE on the unit sphere: von Mises-Fisher posterior, uniform prior; reconstructs, does not encode",
+        "Davidson et al., Hyperspherical Variational Auto-Encoders, UAI 2018",
+        {"quantizer": {"kind": "vmf"}, "objective": {"kind": "reconstruction", "reconstruction": "likelihood"}},
+    ),
+    "lfq": System(
+        "the sign of each channel; the codebook is the corners of a cube, kept in use by an entropy term",
+        "Yu et al., Language Model Beats Diffusion: Tokenizer is Key to Visual Generation, ICLR 2024",
+        {"quantizer": {"kind": "lfq"}},
+    ),
+    "simvq": System(
+        "VQ-VAE whose codebook is a frozen random basis times one learned linear layer",
+        "Zhu et al., Addressing Representation Collapse in Vector Quantized Models with One Linear Layer, arXiv 2411.02038",
+        {"quantizer": {"kind": "simvq"}},
+    ),
+    "sq-vae": System(
+        "codes drawn at random in training, with a learned variance that anneals itself; the likeliest code in use",
+        "Takida et al., SQ-VAE: Variational Bayes on Discrete Representation with Self-annealed Stochastic Quantization, ICML 2022",
+        {"quantizer": {"kind": "sq"}, "objective": {"kind": "reconstruction", "reconstruction": "likelihood"}},
+    ),
+    "vae": System(
+        "a Gaussian vector for each image instead of tokens; reconstructs, does not encode",
+        "Kingma and Welling, Auto-Encoding Variational Bayes, ICLR 2014",
+        {"quantizer": {"kind": "gaussian"}, "objective": {"kind": "reconstruction", "reconstruction": "likelihood"}},
+    ),
+    "vq-vae": System(
+        "nearest code by distance, straight-through gradient, codebook trained by the optimizer",
+        VQ_VAE,
+        {"quantizer": {"kind": "vq"}},
+    ),
+    "vq-vae-cosine": System(
+        "VQ-VAE whose codes are chosen by angle; raw codes and raw losses",
+        "Kim and Yoo, ArcVQ-VAE, arXiv 2605.13517, appendix: effect of cosine similarity matching",
+        {"quantizer": {"kind": "vq", "metric": "cosine"}},
+    ),
+    "vq-vae-ema": System(
+        "VQ-VAE whose codes are running means of their tokens; no gradient trains them",
+        f"{VQ_VAE}, appendix A.1",
+        {"quantizer": {"kind": "emavq"}},
+    ),
+    "vq-vae-rotation": System(
+        "VQ-VAE whose gradient is rotated and scaled with the latent instead of passed straight through",
+        "Fifty et al., Restructuring Vector Quantization with the Rotation Trick, ICLR 2025",
+        {"quantizer": {"kind": "vq", "estimator": "rotation"}},
+    ),
+}

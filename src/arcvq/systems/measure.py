@@ -1,0 +1,100 @@
+"""A measured run as one JSON document: the numbers, the protocols they were measured under, and all that led to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from arcvq.config import to_dict
+from arcvq.data import Images, load_images
+from arcvq.errors import ArcvqError
+from arcvq.metrics import Evaluation, evaluate_under
+from arcvq.storage import read_json, write_json
+from arcvq.systems.train import read_run
+from arcvq.tasks import Reconstructor
+from arcvq.tokenizers import Tokenizer
+from arcvq.tokenizers.saving import to_config as tokenizer_config
+from arcvq.training import RunFolder
+from arcvq.training.environment import device_name, library_versions, today
+
+
+@dataclass
+class Measured:
+    """A tokenizer on the test images of a data set, under one protocol or several."""
+
+    tokenizer: Tokenizer
+    images: Images
+    evaluations: list[Evaluation]
+    document: dict[str, Any]
+
+
+def measure(
+    source: str | Path,
+    protocols: Sequence[str] = ("exact",),
+    *,
+    data: str | None = None,
+    root: str | None = None,
+    metrics: Sequence[str] | None = None,
+    limit: int | None = None,
+    device: str | torch.device | None = None,
+    download: bool = False,
+    record: bool = False,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Measured:
+    """Evaluate a run (on its own data set's test images) or any saved tokenizer (on `data`).
+
+    `record` writes evaluation-PROTOCOL.json into the run, for its report.
+    """
+    device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    tokenizer = Tokenizer.from_pretrained(source, device=device)
+    run = RunFolder(source)
+    config = read_run(run) if run.config.is_file() else None
+    name = data or (config.data.name if config else None)
+    if name is None:
+        raise ArcvqError(f"{source}: is a model without a run, so it has no data set of its own: say --data NAME")
+    root = root or (config.data.root if config else None)
+    images = load_images(
+        name, split="test", root=Path(root) if root else None, image_size=tokenizer.image_size, limit=limit
+    )
+    if images.channels != tokenizer.channels:
+        raise ArcvqError(f"{name} has {images.channels} channels but the tokenizer takes {tokenizer.channels}")
+    reconstruct = Reconstructor(tokenizer)
+    evaluations = evaluate_under(
+        protocols,
+        reconstruct,
+        images.to(device),
+        codebook=tokenizer.quantizer.codebook,
+        device=device,
+        metrics=metrics,
+        download=download,
+        progress=None if progress is None else _labelled(progress, " and ".join(protocols)),
+    )
+    if metrics is None or "bits_per_image" in metrics:  # of which it is the counterpart
+        evaluations = [replace(each, metrics={**each.metrics, **reconstruct.metrics}) for each in evaluations]
+    document: dict[str, Any] = {
+        "name": config.title if config else str(source),
+        "system": tokenizer.system,
+        "data": name,
+        "seed": config.training.seed if config else None,
+        "protocols": {e.protocol: e.to_json() for e in evaluations},
+        "parameters": sum(p.numel() for p in tokenizer.parameters()),
+        "config": to_dict(config) if config else tokenizer_config(tokenizer),
+        "training": read_json(run.training, "a finished run") if run.training.is_file() else None,
+        "measured": {
+            "date": today(),
+            "device": device_name(device),
+            "versions": library_versions(),
+        },
+    }
+    if config and record:
+        for evaluation in evaluations:
+            write_json(run.path / f"evaluation-{evaluation.protocol}.json", evaluation.to_json())
+    return Measured(tokenizer, images, evaluations, document)
+
+
+def _labelled(progress: Callable[[str, int, int], None], label: str) -> Callable[[int, int], None]:
+    return lambda done, total: progress(label, done, total)
