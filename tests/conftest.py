@@ -1,6 +1,8 @@
 """What every test stands on: one thread for each process, no network, and tokenizers and trainings that are tiny."""
 
 import os
+import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,12 @@ TINY: dict[str, Any] = {
 
 # Systems without a codebook have no use for its size.
 CONTINUOUS = ("vae", "hyperspherical-vae")
+
+
+def pytest_configure() -> None:
+    """Under nohup, SIGHUP is ignored here and in every child; the tests are about what happens without it."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def fitting(preset: str, settings: dict[str, Any]) -> dict[str, Any]:

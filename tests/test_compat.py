@@ -8,8 +8,8 @@ from diffusers import VQModel
 from torch import nn
 
 from arcvq import ArcvqError, Ball
-from arcvq.compat import DiffusersQuantizer, TamingQuantizer
-from arcvq.quantizers import EMAVQ, VQ, ArcVQ
+from arcvq.compat import DiffusersQuantizer, TamingQuantizer, reversed_bits
+from arcvq.quantizers import EMAVQ, FSQ, LFQ, VQ, ArcVQ
 
 
 class TamingModel(nn.Module):
@@ -109,3 +109,22 @@ def test_codebook_entries_are_the_quantized_latents(heads):
 def test_channel_last_is_refused():
     with pytest.raises(ArcvqError, match="channel_last"):
         TamingQuantizer(VQ(8, 16, channel_last=True))
+
+
+def test_reversed_bits_are_the_numbers_that_vector_quantize_pytorch_gives_the_same_codes():
+    layer = LFQ(4, 16).eval()
+    output = layer(torch.randn(2, 4, 8, 8))
+    theirs = reversed_bits(output.tokens, 16)
+    # Its LFQ sums (codes > 0) · mask, where mask is 2 ** torch.arange(bits - 1, -1, -1).
+    mask = torch.tensor([8, 4, 2, 1]).view(1, 4, 1, 1)
+    assert torch.equal(theirs, ((output.quantized > 0) * mask).sum(dim=1))
+    assert torch.equal(reversed_bits(theirs, 16), output.tokens)
+    with pytest.raises(ArcvqError, match="power of two"):
+        reversed_bits(theirs, 15)
+
+
+def test_fsq_tokens_and_codes_are_those_of_vector_quantize_pytorch():
+    levels = torch.tensor([8, 5, 5])
+    # Its FSQ: level indices are tokens // basis % levels, and codes (index - levels // 2) / (levels // 2).
+    indices = torch.arange(200).unsqueeze(1) // torch.tensor([1, 8, 40]) % levels
+    assert torch.equal(FSQ(3, 200, levels=(8, 5, 5)).codebook, (indices - levels // 2) / (levels // 2))

@@ -1,4 +1,4 @@
-"""Quantizers that fit into other libraries' autoencoders, which expect another return order."""
+"""For other libraries: quantizers in the form that their autoencoders expect, and tokens as they number them."""
 
 from __future__ import annotations
 
@@ -45,3 +45,11 @@ class TamingQuantizer(nn.Module):
 
 class DiffusersQuantizer(TamingQuantizer):
     """Replaces the quantizer of diffusers' VQModel, which expects the same: `model.quantize = DiffusersQuantizer(ArcVQ(64, 512))`."""
+
+
+def reversed_bits(tokens: Tensor, codebook_size: int) -> Tensor:
+    """Tokens of `LFQ` as vector-quantize-pytorch's LFQ numbers them, and back: the first channel is our lowest bit and their highest."""
+    bits = codebook_size.bit_length() - 1
+    if codebook_size != 1 << bits:
+        raise ArcvqError(f"codebook_size must be a power of two, as LFQ's is, got {codebook_size}")
+    return torch.stack([(tokens >> bit & 1) << (bits - 1 - bit) for bit in range(bits)]).sum(dim=0)

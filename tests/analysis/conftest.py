@@ -15,6 +15,7 @@ from arcvq.analysis import RunHistory
 
 SNAPSHOT_STEPS = (0, 1, 4, 16, 40, 100, 200, 400)
 TOKENS = 20_000
+NEAR_DUPLICATES = {"near_duplicate_share": 0.01, "near_duplicate_share_distance": 0.02}
 
 
 def write_run(
@@ -66,7 +67,7 @@ def write_run(
         usages[step] = (in_use, float(torch.exp(-(shares_used * shares_used.log()).sum())))
 
     lines: list[dict[str, Any]] = []
-    for step in range(1, 401):
+    for step in range(401):
         noise = float(torch.randn((), generator=generator)) * 0.08
         reconstruction = (0.03 if bounded else 0.06) + 0.5 * math.exp(-step / 60) * (1 + noise) + 0.004 * abs(noise)
         line = {
@@ -78,16 +79,18 @@ def write_run(
             line |= {"arc": 4.0 * math.exp(-step / 200) * (1 + noise), "arc_weight": 1.0 - step / 400}
             line["ball_radius"] = math.exp(3e-4 * step)
         line["loss"] = sum(line.get(term, 0.0) for term in ("reconstruction", "codebook", "commitment", "arc"))
-        lines.append(line)
-        if step in usages and step >= 40:
+        if step:
+            lines.append(line)
+        if step in usages:
             in_use, perplexity = usages[step]
             lines.append({
                 "kind": "eval", "step": step, "epoch": step / 40, "usage": in_use / codes, "perplexity": perplexity,
-                "psnr": (21.0 if bounded else 18.0) + math.log(step), "l1": (0.15 if bounded else 0.2) / math.log(step),
+                "psnr": (21.0 if bounded else 18.0) + math.log(step + 1), "l1": (0.15 if bounded else 0.2) / (1 + math.log(step + 1)),
                 "norm_quantiles": [0.01, 0.1, 0.5, 1.0, 2.0], "clipped_share": 0.4 if bounded else None,
             })  # fmt: skip
     text = "".join(json.dumps(line) + "\n" for line in lines)
     (folder / "metrics.jsonl").write_text(text, encoding="utf-8")
+    (folder / "training.json").write_text("{}", encoding="utf-8")
     if evaluation is not None:
         (folder / "evaluation-exact.json").write_text(json.dumps(evaluation), encoding="utf-8")
     return folder
@@ -95,7 +98,7 @@ def write_run(
 
 def evaluation(psnr: float, l1: float, usage: float, **missing: str) -> dict[str, Any]:
     return {
-        "metrics": {"psnr": psnr, "ssim": 0.71, "l1": l1, "usage": usage},
+        "metrics": {"psnr": psnr, "ssim": 0.71, "l1": l1, "usage": usage, "uniformity": -2.5, **NEAR_DUPLICATES},
         "missing": missing,
         "protocol": "exact",
         "protocol_hash": "abc123def456",

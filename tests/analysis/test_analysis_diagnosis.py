@@ -1,5 +1,6 @@
 """Each symptom is found where it is, with its numbers, and nowhere else."""
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,8 @@ import yaml
 from safetensors.torch import save_file
 
 from arcvq.analysis import Finding, RunHistory, diagnose
-from arcvq.analysis.diagnosis import near_duplicates
+from arcvq.analysis.illustrations import distances
+from arcvq.metrics import near_duplicate_share
 
 Writer = Callable[..., Path]
 
@@ -46,6 +48,7 @@ def test_the_collapsed_run_has_the_symptoms_of_collapse(collapsed: RunHistory) -
     assert "ball bound and ArcLoss" in found["dead codes"].remedy
     assert "0.01 for unused" in found["norm imbalance"].evidence
     assert "87 of 96 codes" in found["near-duplicate codes"].evidence
+    assert "400 steps" in found["short training"].evidence
     assert "ball bound never binds" not in found
     severities = [finding.severity for finding in diagnose(collapsed)]
     assert severities == sorted(severities, key=["critical", "warning", "note"].index)
@@ -133,9 +136,31 @@ def test_a_bound_that_never_or_always_binds(run_writer: Writer, tmp_path: Path) 
     assert by_symptom(rewritten(folder, clip(0.5))) == {}
 
 
-def test_near_duplicates_are_counted_across_row_blocks(run_writer: Writer, tmp_path: Path) -> None:
+def test_near_duplicates_are_those_of_the_metric(run_writer: Writer, tmp_path: Path) -> None:
+    """The page prints the metric's share beside the diagnosis: the two must agree, whatever the codes look like."""
     generator = torch.Generator().manual_seed(0)
-    codebook = torch.randn(3000, 8, generator=generator)
-    codebook[2900] = codebook[5] + 1e-6
-    run = with_last_snapshot(run_writer(tmp_path / "run", system="vq-vae"), codebook, torch.full((3000,), 20))
-    assert near_duplicates(run.last_snapshot) == 2
+    tiny_unused = torch.cat([torch.randn(10, 8, generator=generator), 0.01 * torch.randn(90, 8, generator=generator)])
+    twins = torch.randn(50, 8, generator=generator).repeat(2, 1) + 1e-3 * torch.randn(100, 8, generator=generator)
+    counts = torch.cat([torch.full((10,), 1000), torch.zeros(90, dtype=torch.int64)])
+    for name, codebook in {"tiny": tiny_unused, "twins": twins}.items():
+        run = with_last_snapshot(run_writer(tmp_path / name, system="vq-vae"), codebook, counts)
+        expected = round(100 * near_duplicate_share(codebook)["distance"])
+        evidence = by_symptom(run)["near-duplicate codes"].evidence
+        assert f"{expected} of 100 codes" in evidence
+        assert f"{expected} near duplicates" in distances([run]).caption
+    alike = with_last_snapshot(run_writer(tmp_path / "one", system="vq-vae"), torch.eye(8), torch.full((8,), 99))
+    assert "near-duplicate codes" not in by_symptom(alike)
+
+
+def test_only_a_plain_codebook_in_a_short_run_is_told_to_wait(run_writer: Writer, tmp_path: Path) -> None:
+    folder = run_writer(tmp_path / "run", system="vq-vae", used=9)
+    assert "short training" in by_symptom(RunHistory.load(folder))
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"kind": "train", "step": 20000}\n')
+    assert "short training" not in by_symptom(RunHistory.load(folder))
+    bounded = RunHistory.load(run_writer(tmp_path / "bounded", system="arcvq-vae", used=9, bounded=True))
+    assert {"dead codes"} <= set(by_symptom(bounded)) <= {"dead codes", "norm imbalance", "perplexity stuck"}
+
+
+def test_a_run_without_a_codebook_has_no_symptom_of_one(collapsed: RunHistory) -> None:
+    assert diagnose(dataclasses.replace(collapsed, snapshots=())) == []

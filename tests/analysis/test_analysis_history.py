@@ -20,17 +20,11 @@ def folder(collapsed: RunHistory, tmp_path: Path) -> Path:
     return Path(shutil.copytree(collapsed.path, tmp_path / "run"))
 
 
-def one_line(raised: pytest.ExceptionInfo[ArcvqError]) -> str:
-    message = str(raised.value)
-    assert "\n" not in message
-    return message
-
-
 def test_loads_what_was_written(collapsed: RunHistory) -> None:
     assert (collapsed.name, collapsed.system) == ("vq-vae", "vq-vae")
     assert collapsed.config["quantizer"]["codebook_size"] == 96
     assert len(collapsed.train) == 400
-    assert collapsed.evaluation_series("usage").steps.tolist() == [40, 100, 200, 400]
+    assert collapsed.evaluation_series("usage").steps.tolist() == [0, 1, 4, 16, 40, 100, 200, 400]
     assert [snapshot.step for snapshot in collapsed.snapshots] == [0, 1, 4, 16, 40, 100, 200, 400]
     assert collapsed.last_snapshot.used_count == 9
     assert collapsed.last_snapshot.codebook.shape == (96, 8)
@@ -62,12 +56,6 @@ def test_ball_radius_is_the_nearest_logged_one(collapsed: RunHistory, healthy: R
     assert healthy.ball_radius_at(400) == pytest.approx(np.exp(0.12))
 
 
-def test_usage_series_joins_snapshots_and_evaluations(collapsed: RunHistory) -> None:
-    usage = collapsed.usage_series()
-    assert usage.steps.tolist() == [0, 1, 4, 16, 40, 100, 200, 400]
-    assert usage.values[-1] == pytest.approx(9 / 96)
-
-
 def test_perplexity_of_even_use_is_the_number_of_codes(folder: Path) -> None:
     path = folder / "codebooks" / "step-00000400.safetensors"
     save_file({"codebook": torch.randn(5, 2), "counts": torch.tensor([7, 7, 0, 7, 7])}, path)
@@ -78,79 +66,74 @@ def test_snapshots_are_read_only_when_asked_for(folder: Path) -> None:
     (folder / "codebooks" / "step-00000016.safetensors").write_bytes(b"torn")
     history = RunHistory.load(folder)
     assert history.last_snapshot.size == 96
-    with pytest.raises(ArcvqError) as raised:
+    with pytest.raises(ArcvqError, match=r"step-00000016\.safetensors: "):
         _ = history.snapshots[3].counts
-    assert "step-00000016.safetensors: not a readable codebook snapshot" in one_line(raised)
 
 
 @pytest.mark.parametrize(
-    ("tensors", "expected"),
+    "tensors",
     [
-        ({"codebook": torch.zeros(4, 2)}, "no tensor called counts"),
-        ({"codebook": torch.zeros(4), "counts": torch.zeros(4, dtype=torch.int64)}, "codebook must be (K, D)"),
-        ({"codebook": torch.zeros(4, 2), "counts": torch.zeros(3, dtype=torch.int64)}, "(4, 2) and 3 counts"),
-        ({"codebook": torch.zeros(2, 2), "counts": torch.tensor([1, -1])}, "none negative"),
-        ({"codebook": torch.zeros(2, 2), "counts": torch.zeros(2)}, "whole numbers"),
-        ({"codebook": torch.zeros(0, 2), "counts": torch.zeros(0, dtype=torch.int64)}, "found shape (0,)"),
+        {"codebook": torch.zeros(4, 2)},
+        {"codebook": torch.zeros(4), "counts": torch.zeros(4, dtype=torch.int64)},
+        {"codebook": torch.zeros(4, 2), "counts": torch.zeros(3, dtype=torch.int64)},
+        {"codebook": torch.zeros(2, 2), "counts": torch.tensor([1, -1])},
+        {"codebook": torch.zeros(2, 2), "counts": torch.zeros(2)},
+        {"codebook": torch.zeros(0, 2), "counts": torch.zeros(0, dtype=torch.int64)},
     ],
 )
-def test_wrong_snapshots_are_named(folder: Path, tensors: dict[str, torch.Tensor], expected: str) -> None:
+def test_wrong_snapshots_are_named(folder: Path, tensors: dict[str, torch.Tensor]) -> None:
     save_file(tensors, folder / "codebooks" / "step-00000400.safetensors")
-    with pytest.raises(ArcvqError) as raised:
+    with pytest.raises(ArcvqError, match=r"step-00000400\.safetensors: "):
         _ = RunHistory.load(folder).last_snapshot.codebook
-    assert expected in one_line(raised)
 
 
 def test_missing_folder(tmp_path: Path) -> None:
-    with pytest.raises(ArcvqError) as raised:
+    with pytest.raises(ArcvqError, match="nowhere: not a run"):
         RunHistory.load(tmp_path / "nowhere")
-    assert "nowhere: no such folder" in one_line(raised)
 
 
 @pytest.mark.parametrize("needed", ["config.yaml", "metrics.jsonl"])
 def test_a_folder_that_is_no_run(folder: Path, needed: str) -> None:
     (folder / needed).unlink()
-    with pytest.raises(ArcvqError) as raised:
+    with pytest.raises(ArcvqError, match=f"not a run, {needed}"):
         RunHistory.load(folder)
-    assert f"not a run folder, it has no {needed}" in one_line(raised)
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"), [("a: [1", "not readable as YAML"), ("- 1", "`system`"), ("data: {}", "`system`")]
-)
-def test_wrong_config(folder: Path, text: str, expected: str) -> None:
+@pytest.mark.parametrize("text", ["a: [1", "- 1", "data: {}"])
+def test_a_wrong_config_is_named(folder: Path, text: str) -> None:
     (folder / "config.yaml").write_text(text, encoding="utf-8")
-    with pytest.raises(ArcvqError) as raised:
+    with pytest.raises(ArcvqError, match=r"config\.yaml: "):
         RunHistory.load(folder)
-    assert expected in one_line(raised)
 
 
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ('{"kind": "train", "st', "not a JSON object"),
-        ("[1, 2]", "expected an object with the key `kind`"),
-        ('{"step": 3}', "expected an object with the key `kind`"),
-        ('{"kind": "train", "step": "3"}', "expected a whole `step` of 0 or more, found '3'"),
-        ('{"kind": "train", "step": -1}', "expected a whole `step` of 0 or more, found -1"),
+        ('{"kind": "train", "st', "`kind`"),
+        ("[1, 2]", "`kind`"),
+        ('{"step": 3}', "`kind`"),
+        ('{"kind": "train", "step": "3"}', "`step`"),
+        ('{"kind": "train", "step": -1}', "`step`"),
     ],
 )
 def test_a_corrupt_line_is_named_by_file_and_number(folder: Path, line: str, expected: str) -> None:
     path = folder / "metrics.jsonl"
     lines = path.read_text(encoding="utf-8").splitlines()
     path.write_text("\n".join([*lines[:2], line, *lines[2:]]) + "\n", encoding="utf-8")
-    with pytest.raises(ArcvqError) as raised:
+    with pytest.raises(ArcvqError, match=rf"metrics\.jsonl:3: .*{expected}"):
         RunHistory.load(folder)
-    message = one_line(raised)
-    assert f"{path}:3: " in message
-    assert expected in message
+
+
+def test_a_line_that_training_has_not_finished_is_passed_over(folder: Path) -> None:
+    with (folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        file.write('{"kind": "train", "st')
+    assert len(RunHistory.load(folder).train) == 400
 
 
 def test_metrics_that_are_no_text(folder: Path) -> None:
     (folder / "metrics.jsonl").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ArcvqError) as raised:
+    with pytest.raises(ArcvqError, match="not readable as text"):
         RunHistory.load(folder)
-    assert "not readable as text" in one_line(raised)
 
 
 def test_blank_lines_and_unknown_kinds_are_passed_over(folder: Path) -> None:
@@ -159,22 +142,24 @@ def test_blank_lines_and_unknown_kinds_are_passed_over(folder: Path) -> None:
     assert len(RunHistory.load(folder).train) == 400
 
 
-def test_no_snapshots(folder: Path) -> None:
+def test_a_run_without_snapshots_has_no_codebook(folder: Path) -> None:
     shutil.rmtree(folder / "codebooks")
-    with pytest.raises(ArcvqError) as raised:
-        RunHistory.load(folder)
-    assert "no codebook snapshots" in one_line(raised)
+    run = RunHistory.load(folder)
+    assert not run.has_codebook
+    assert run.last_step == 400
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("{", "not readable as JSON"), ("[]", "expected metrics"), ('{"metrics": {}}', "expected metrics")],
-)
-def test_wrong_evaluation_file(folder: Path, text: str, expected: str) -> None:
+def test_a_run_is_finished_when_training_says_so(folder: Path) -> None:
+    assert RunHistory.load(folder).finished
+    (folder / "training.json").unlink()
+    assert not RunHistory.load(folder).finished
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"metrics": {}}'])
+def test_a_wrong_evaluation_file_is_named(folder: Path, text: str) -> None:
     (folder / "evaluation-exact.json").write_text(text, encoding="utf-8")
-    with pytest.raises(ArcvqError) as raised:
+    with pytest.raises(ArcvqError, match=r"evaluation-exact\.json: "):
         RunHistory.load(folder)
-    assert expected in one_line(raised)
 
 
 def test_a_metric_that_is_not_finite_counts_as_missing(folder: Path) -> None:

@@ -115,6 +115,15 @@ def test_a_broken_yaml_is_answered_with_what_is_wrong_in_it(
     assert message in line
 
 
+@pytest.mark.parametrize("runs", [["nowhere"], ["."], ["tiny"]], ids=["missing", "no run", "a model"])
+def test_a_report_is_of_runs_only(
+    runs: list[str], refused: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert f"{runs[0]}: not a run" in refused("report", *runs, "--out", "page")
+    assert not (tmp_path / "page").exists()
+
+
 def test_a_folder_of_something_else_is_not_trained_into(
     refused: Callable[..., str], tmp_path: Path, trained_run: Path, tiny_settings: Callable[..., list[str]]
 ) -> None:

@@ -12,18 +12,19 @@ import yaml
 from PIL import Image
 
 from arcvq.demo import Demo
-from arcvq.systems import SYSTEMS, parse_system, preset_names
+from arcvq.systems import SYSTEMS, load_system, parse_system, preset_names
 
 Run = Callable[..., Any]
 COMMANDS = (
     "demo",
-    "systems",
-    "presets",
     "train",
     "evaluate",
+    "report",
     "reconstruct",
     "encode",
     "decode",
+    "systems",
+    "presets",
 )
 
 
@@ -105,6 +106,8 @@ def test_a_finished_training_is_not_trained_again(
     said = arcvq("train", "sample/arcvq-vae", *tiny_settings(), "--out", trained_run)
     assert said.code == 0
     assert f"{trained_run}: already trained" in said.output
+    printed = arcvq("train", "sample/arcvq-vae", *tiny_settings(), "--out", trained_run, "--json")
+    assert json.loads(printed.output) == {"run": str(trained_run), "was_finished": True}
     assert {path: path.stat().st_mtime_ns for path in trained_run.rglob("*")} == before
 
 
@@ -219,7 +222,11 @@ def test_images_that_cannot_be_read_are_left_out_and_listed(
     assert printed["skipped"] == {f"image-{i}.png": "not an image" for i in (1, 3)}
 
 
-def test_the_demo_trains_compares_and_writes_a_report(arcvq: Run, tmp_path: Path) -> None:
+def test_the_demo_trains_compares_and_writes_a_report(
+    arcvq: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seldom = ["--training.evaluations=1", "--training.evaluation_images=50", "--data.batch_size=16"]
+    monkeypatch.setattr("arcvq.demo.load_system", lambda preset, settings: load_system(preset, [*settings, *seldom]))
     said = arcvq("demo", "--out", tmp_path / "demo", "--steps", "6", "--json")
     assert (said.code, said.errors) == (0, "")
     result = json.loads(said.output)
@@ -232,6 +239,12 @@ def test_the_demo_trains_compares_and_writes_a_report(arcvq: Run, tmp_path: Path
     for name in result["metrics"]:
         record = json.loads((tmp_path / "demo" / name / "training.json").read_text())
         assert record["steps"] == 6
+
+
+def test_report_of_a_run_says_where_the_page_is(arcvq: Run, trained_run: Path, tmp_path: Path) -> None:
+    said = arcvq("report", trained_run, "--out", tmp_path / "page")
+    assert (said.code, said.output) == (0, f"report: {tmp_path / 'page' / 'index.html'}\n")
+    assert (tmp_path / "page" / "index.html").is_file()
 
 
 def test_the_demo_ends_with_a_table_and_where_the_report_is(capfd: pytest.CaptureFixture[str]) -> None:

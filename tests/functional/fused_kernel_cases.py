@@ -13,6 +13,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 # tokens, codes, width, top k: one of each, N = top k, N smaller and larger than a block, K and D not multiples of anything
 SHAPES = [(1, 1, 4, 1), (3, 5, 8, 3), (70, 9, 5, 3), (129, 1, 20, 8), (200, 130, 70, 16), (300, 70, 16, 1)]
+SHAPES_OF_HALF = [(SHAPES[2], torch.bfloat16), (SHAPES[4], torch.float16)]
 
 
 def case(tokens: int, codes: int, width: int, dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Tensor]:
@@ -22,8 +23,7 @@ def case(tokens: int, codes: int, width: int, dtype: torch.dtype = torch.float32
 
 
 @pytest.mark.parametrize("metric", functional.METRICS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("shape", "dtype"), [*((shape, torch.float32) for shape in SHAPES), *SHAPES_OF_HALF])
 def test_tokens_equal_the_reference(shape: tuple[int, ...], dtype: torch.dtype, metric: functional.Metric) -> None:
     latents, codebook = case(*shape[:3], dtype)
     expected = functional.assign(latents, codebook, metric, "reference")
@@ -37,25 +37,23 @@ def test_ties_go_to_the_lowest_index(metric: functional.Metric) -> None:
     assert int(functional.assign(latents, doubled, metric, "triton").max()) < 7
 
 
-@pytest.mark.parametrize("scale", [10.0, 64.0])
-@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(("masked", "scale"), [(False, 10.0), (True, 64.0)])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_loss_and_gradient_equal_the_reference_in_float64(shape: tuple[int, ...], masked: bool, scale: float) -> None:
     latents, codebook = case(*shape[:3])
     compare(latents, codebook, shape[3], scale, masked, atol=1e-6)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("shape", "dtype"), SHAPES_OF_HALF)
 def test_half_latents_get_the_gradient_of_their_float32_selves(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     latents, codebook = case(*shape[:3], dtype)
     coarse = torch.finfo(dtype).eps
     compare(latents, codebook, shape[3], 10.0, False, rtol=2 * coarse, atol=coarse * 1e-2)
 
 
-@pytest.mark.parametrize("width", [4, 63, 64, 65, 128, 129, 256, 1000, 1024])
+@pytest.mark.parametrize("width", [4, 64, 65, 129, 1000, 1024])
 def test_rows_of_any_width(width: int) -> None:
-    latents, codebook = case(90, 40, width)
+    latents, codebook = case(20, 10, width)
     compare(latents, codebook, 3, 10.0, True, atol=1e-6)
     for metric in functional.METRICS:
         expected = functional.assign(latents, codebook, metric, "reference")
@@ -155,28 +153,27 @@ def test_padding_is_no_doubt() -> None:
 
 
 def test_the_tokens_are_split_among_programs_without_losing_any() -> None:
-    rows = row_kernels.split_rows(*case(1500, 3, 8), 0.0)
+    rows = row_kernels.split_rows(*case(600, 3, 8), 0.0)
     whole = arc_kernels.statistics(*rows, None, 10.0, 4, splits=1)
     parts = arc_kernels.statistics(*rows, None, 10.0, 4, splits=7)
     torch.testing.assert_close(parts, whole)
 
 
-@pytest.mark.parametrize("splits", [1, 2])
 @pytest.mark.parametrize("metric", functional.METRICS)
-def test_splitting_the_codes_changes_no_token_and_no_gradient(metric: functional.Metric, splits: int) -> None:
-    latents, codebook = case(40, 1200, 8)
-    codebook[1000:] = codebook[:200]  # ties between parts, too
+def test_splitting_the_codes_changes_no_token_and_no_gradient(metric: functional.Metric) -> None:
+    latents, codebook = case(40, 400, 8)
+    codebook[300:] = codebook[:100]  # ties between parts, too
     bias = 0.5 * codebook.square().sum(1) if metric == "euclidean" else None
     expected = functional.assign(latents, codebook, metric, "reference")
     tiling = Tiling(16, 16, 4)
-    assert torch.equal(search_kernels.assign(latents, codebook, bias, 0.0, tiling, splits), expected)
+    assert torch.equal(search_kernels.assign(latents, codebook, bias, 0.0, tiling, splits=2), expected)
     rows = row_kernels.split_rows(latents, codebook, 0.0)
     _, tokens, negatives = arc_kernels.statistics(*rows, None, 10.0, 3)
-    slopes = torch.randn(1200, 3, device=DEVICE), torch.randn(1200, device=DEVICE)
+    slopes = torch.randn(400, 3, device=DEVICE), torch.randn(400, device=DEVICE)
     pulls, largest = arc_backward_kernels.pulls_of(tokens, *slopes, 10.0)
     gradients = [
         arc_backward_kernels.backward(latents, *rows, None, negatives, pulls, largest, 1.0, 10.0, splits=n)
-        for n in (1, splits)
+        for n in (1, 2)
     ]
     torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-4, atol=1e-5)
 
@@ -238,8 +235,8 @@ def test_no_tensor_of_the_score_matrix_s_size_is_made() -> None:
 
 @pytest.mark.parametrize("masked", [False, True])
 def test_the_operators_keep_pytorch_s_rules(masked: bool) -> None:
-    latents, codebook = case(40, 6, 5)
-    valid = (torch.arange(40, device=DEVICE) % 3 > 0) if masked else None
+    latents, codebook = case(12, 3, 5)
+    valid = (torch.arange(12, device=DEVICE) % 3 > 0) if masked else None
     leaf = latents.clone().requires_grad_()
     operators = torch.ops.arcvq
     opcheck(operators.fused_assign.default, (latents, codebook, 0.5 * codebook.square().sum(1) if masked else None))
@@ -303,10 +300,9 @@ def test_rows_may_begin_anywhere_in_memory_and_a_scale_may_be_an_integer() -> No
         assert all(torch.equal(a, b) for a, b in zip(other, upstream[0]))
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_a_scaled_loss_of_half_precision_latents_keeps_small_gradients(dtype: torch.dtype) -> None:
-    latents, codebook = case(4000, 8, 16)
-    leaf, whole = latents.to(dtype).requires_grad_(), latents.to(dtype).float().requires_grad_()
+def test_a_scaled_loss_of_float16_latents_keeps_small_gradients() -> None:
+    latents, codebook = case(2000, 8, 16)
+    leaf, whole = latents.half().requires_grad_(), latents.half().float().requires_grad_()
     for each in (leaf, whole):
         (functional.arc_loss(each, codebook, backend="triton") * 65536).backward()
     assert leaf.grad is not None
@@ -342,9 +338,16 @@ def test_a_graph_that_is_kept_gives_the_gradient_again() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"heads": 2}, {"code_dim": 4}, {"metric": "euclidean"}, {"estimator": "rotation"}]
+    ("options", "masked"),
+    [
+        ({}, False),
+        ({}, True),
+        ({"heads": 2}, True),
+        ({"code_dim": 4}, False),
+        ({"metric": "euclidean"}, True),
+        ({"estimator": "rotation"}, False),
+    ],
 )
-@pytest.mark.parametrize("masked", [False, True])
 def test_a_layer_trains_as_with_the_reference(options: dict[str, object], masked: bool) -> None:
     generator = torch.Generator().manual_seed(5)
     latents = torch.randn(2, 6, 5, 5, generator=generator).to(DEVICE)

@@ -57,7 +57,7 @@ def test_no_tokens_sum_to_nothing(codes: int) -> None:
     assert torch.equal(functional.token_counts(tokens, codes, "triton"), tokens.new_zeros(codes))
 
 
-@pytest.mark.parametrize("tokens_on", [1, 3, 4000])
+@pytest.mark.parametrize("tokens_on", [1, 4000])
 def test_a_code_may_go_on_over_many_blocks_of_sorted_tokens(tokens_on: int) -> None:
     """More than 64 blocks of 64: what they leave over is more than a block again."""
     values, tokens = case(4300, tokens_on, 2)
@@ -111,7 +111,7 @@ def test_a_token_beyond_the_codes_falls_on_none(few: int, monkeypatch: pytest.Mo
 
 
 def test_the_tokens_are_split_among_programs_without_losing_any() -> None:
-    values, tokens = case(1500, 150, 8)
+    values, tokens = case(600, 150, 8)
     whole, parts = (sum_kernels.token_sums(values, tokens, 150, splits=splits) for splits in (1, 7))
     torch.testing.assert_close(parts, whole, rtol=1e-5, atol=1e-5)
 

@@ -113,8 +113,8 @@ def test_a_schedule_that_cannot_run_is_refused_at_construction(
     assert message in str(raised.value)
 
 
-def test_a_rate_like_an_unknown_run_or_without_a_length_is_refused() -> None:
-    with pytest.raises(ArcvqError, match="unknown run 'cifar' for a schedule to follow: expected one of mnist"):
+def test_a_rate_to_match_an_unknown_run_or_without_a_length_is_refused() -> None:
+    with pytest.raises(ArcvqError, match=r"'cifar'.*mnist"):
         rate_to_match("cifar", "growth", 100)
-    with pytest.raises(ArcvqError, match="match_run: mnist needs the planned number of optimizer steps"):
+    with pytest.raises(ArcvqError, match="mnist needs"):
         rate_to_match("mnist", "growth", None)

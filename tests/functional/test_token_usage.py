@@ -39,7 +39,5 @@ def test_perplexity_equals_the_loop() -> None:
 
 
 def test_sums_want_a_token_for_each_latent() -> None:
-    with pytest.raises(
-        ArcvqError, match=r"expected latents \(N, D\) and tokens \(N,\), got shapes \(3, 2\) and \(4,\)"
-    ):
+    with pytest.raises(ArcvqError, match=r"\(3, 2\) and \(4,\)"):
         token_sums(torch.zeros(3, 2), torch.zeros(4, dtype=torch.int64), 5)

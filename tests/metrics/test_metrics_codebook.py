@@ -46,7 +46,7 @@ def test_counts_are_checked(function: object) -> None:
         function(torch.zeros(4, dtype=torch.int64))
     with pytest.raises(ArcvqError, match="must not be negative"):
         function(torch.tensor([3, -1]))
-    with pytest.raises(ArcvqError, match=r"one number per code, \(K,\), but got shape \(2, 2\)"):
+    with pytest.raises(ArcvqError, match=r"\(K,\).*\(2, 2\)"):
         function(torch.ones(2, 2))
 
 

@@ -215,7 +215,7 @@ def test_wrong_models(reconstruct: object, line: str) -> None:
 
 
 def test_wrong_arguments() -> None:
-    with pytest.raises(ArcvqError, match="unknown metric 'fid'; choose from l1, mse, psnr"):
+    with pytest.raises(ArcvqError, match=r"'fid'.*l1, mse, psnr"):
         evaluate(identity, toy(), metrics=["fid"])
     with pytest.raises(ArcvqError, match="unknown protocol 'quick'"):
         evaluate(identity, toy(), protocol="quick")

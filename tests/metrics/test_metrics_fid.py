@@ -72,7 +72,7 @@ def test_identical_sets_with_fewer_images_than_features() -> None:
 def test_one_image_is_not_enough() -> None:
     side = FeatureStatistics()
     side.update(torch.ones(1, 4))
-    with pytest.raises(ArcvqError, match="FID needs at least 2 images on each side, but got 1"):
+    with pytest.raises(ArcvqError, match="at least 2 images"):
         frechet_distance(side, side)
 
 
@@ -99,7 +99,7 @@ def test_grey_input_is_tiled() -> None:
 
 
 def test_inputs_are_checked() -> None:
-    with pytest.raises(ArcvqError, match=r"FID takes uint8 \(B, C, H, W\) images, but got torch\.float32"):
+    with pytest.raises(ArcvqError, match=r"uint8.*torch\.float32"):
         fid_input(torch.zeros(1, 3, 8, 8), None, "tensorflow")
     with pytest.raises(ArcvqError, match="unknown FID interpolation 'cubic'"):
         fid_input(pictures(3), None, "cubic")  # type: ignore[arg-type]
@@ -136,11 +136,10 @@ def test_missing_and_wrong_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(MissingWeights) as caught:
         fid_network()
     assert "FeatureExtractorInceptionV3" in str(caught.value)
-    assert "inception-2015-12-05.safetensors into the folder that ARCVQ_WEIGHTS points to" in str(caught.value)
+    assert "inception-2015-12-05.safetensors" in str(caught.value)
+    assert "ARCVQ_WEIGHTS" in str(caught.value)
     save_file({"Conv2d_1a_3x3.conv.weight": torch.zeros(1)}, tmp_path / "inception-2015-12-05.safetensors")
-    with pytest.raises(
-        ArcvqError, match=r"inception-2015-12-05\.safetensors does not fit the network \(it lacks Conv2d"
-    ):
+    with pytest.raises(ArcvqError, match=r"inception-2015-12-05\.safetensors.*Conv2d"):
         fid_network()
 
 

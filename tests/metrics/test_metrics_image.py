@@ -87,7 +87,7 @@ def test_ssim_does_not_depend_on_the_chunk(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_failures_are_one_line() -> None:
     small = torch.zeros(1, 1, 10, 20)
-    with pytest.raises(ArcvqError, match="SSIM needs images of at least 11x11 pixels, but these are 20x10"):
+    with pytest.raises(ArcvqError, match=r"11x11 .* 20x10"):
         ssim(small, small)
     with pytest.raises(ArcvqError, match="unknown SSIM window 'box'"):
         ssim(small, small, "box")  # type: ignore[arg-type]

@@ -87,9 +87,7 @@ def test_loading_leaves_the_random_state_alone(weights_folder: Path, monkeypatch
     before = torch.get_rng_state()
     network = lpips_network("alex")
     assert torch.equal(torch.get_rng_state(), before)
-    with pytest.raises(
-        ArcvqError, match="LPIPS with alex needs images of at least 31 pixels a side, but these are 30x40"
-    ):
+    with pytest.raises(ArcvqError, match=r"31 pixels .* 30x40"):
         lpips_distance(torch.zeros(1, 3, 40, 30), torch.zeros(1, 3, 40, 30), network)
     assert lpips_distance(torch.zeros(1, 3, 31, 31), torch.zeros(1, 3, 31, 31), network).tolist() == [0.0]
 
@@ -118,7 +116,7 @@ def test_cache_of_torchvision_is_used(no_cache: Path, weights_folder: Path) -> N
     network = lpips_network("alex")
     assert torch.equal(network.get_submodule("net").state_dict()["0.bias"], state["0.bias"])
     cached.write_bytes(b"half a file")
-    with pytest.raises(ArcvqError, match=r"cannot read .*alexnet-owt-7be5be79\.pth .*fetch it again"):
+    with pytest.raises(ArcvqError, match=r"cannot read .*alexnet-owt-7be5be79\.pth"):
         lpips_network("alex")
 
 
@@ -129,7 +127,7 @@ def test_download_only_on_request(no_cache: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(weights_module, "load_state_dict_from_url", unreachable)
     with pytest.raises(MissingWeights, match="not found"):
         lpips_network("vgg")
-    with pytest.raises(MissingWeights, match="the download failed: no route to host"):
+    with pytest.raises(MissingWeights, match="no route to host"):
         lpips_network("vgg", download=True)
 
 
@@ -137,10 +135,10 @@ def test_wrong_files_are_named(no_cache: Path, tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("ARCVQ_WEIGHTS", str(tmp_path))
     file = tmp_path / "alexnet-features.safetensors"
     save_file({"0.weight": torch.zeros(2)}, file)
-    with pytest.raises(ArcvqError, match=r"alexnet-features\.safetensors does not fit the network \(it lacks"):
+    with pytest.raises(ArcvqError, match=r"alexnet-features\.safetensors does not fit"):
         lpips_network("alex")
     file.write_bytes(b"nothing of the kind")
     with pytest.raises(ArcvqError, match=r"cannot read .*alexnet-features\.safetensors"):
         lpips_network("alex")
-    with pytest.raises(ArcvqError, match="unknown LPIPS network 'squeeze'; use one of vgg, alex"):
+    with pytest.raises(ArcvqError, match=r"'squeeze'.*vgg, alex"):
         lpips_network("squeeze")  # type: ignore[arg-type]

@@ -3,7 +3,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from arcvq.metrics.precision import full_precision
+from arcvq.functional.precision import full_precision
 
 CONVOLUTIONS = torch.backends.cudnn.conv  # type: ignore[attr-defined]
 

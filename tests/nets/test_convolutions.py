@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -85,13 +83,20 @@ def test_the_weights_are_pytorchs_own(module: nn.Module, plain: nn.Module) -> No
     assert torch.equal(module(x), plain(x))
 
 
-def test_products_do_not_stand_in_for_convolutions_in_another_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+class OnGpu(torch.Tensor):
+    is_cuda = True
+
+
+def test_compiled_for_a_gpu_products_are_used_unless_they_are_tensorfloat32(monkeypatch: pytest.MonkeyPatch) -> None:
+    used = []
+    monkeypatch.setattr(convolutions, "window_conv", lambda *_: used.append(precision))
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    on_a_gpu = SimpleNamespace(is_cuda=True)
+    image = torch.randn(1, 1, 4, 4).as_subclass(OnGpu)
     before = torch.get_float32_matmul_precision()
     try:
         for precision in ("highest", "high"):
             torch.set_float32_matmul_precision(precision)
-            assert convolutions._use_matmul(on_a_gpu) == (precision == "highest")
+            convolutions.WindowConv2d(1, 2)(image)
+        assert used == ["highest"]
     finally:
         torch.set_float32_matmul_precision(before)

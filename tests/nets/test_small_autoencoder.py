@@ -66,10 +66,10 @@ def test_the_configuration_reaches_every_block() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"width": 7}, "width must be positive (and width even), got 7"),
-        ({"latent_dim": 0}, "latent_dim must be positive (and width even), got 0"),
-        ({"residual_blocks": -1}, "residual_blocks must be from 0 to 256, got -1"),
-        ({"residual_blocks": 10**7}, "residual_blocks must be from 0 to 256, got 10000000"),
+        ({"width": 7}, "width .* 7"),
+        ({"latent_dim": 0}, "latent_dim"),
+        ({"residual_blocks": -1}, "residual_blocks .* -1"),
+        ({"residual_blocks": 10**7}, "residual_blocks .* 10000000"),
     ],
 )
 def test_an_impossible_configuration_is_refused(options: dict[str, int], message: str) -> None:

@@ -42,11 +42,11 @@ def test_after_a_step_each_taken_code_is_its_smoothed_running_mean_and_the_other
 
 
 def test_a_code_without_tokens_keeps_its_place_for_ever() -> None:
-    quantizer = EMAVQ(2, 3, decay=0.97)
+    quantizer = EMAVQ(2, 3, decay=0.5)
     with torch.no_grad():
         quantizer.codebook.copy_(torch.tensor([[0.0, 0.0], [1.0, 0.0], [900.0, 900.0]]))
         quantizer.sums.copy_(quantizer.codebook)
-    for _ in range(1000):  # long enough for its count to fade below epsilon
+    for _ in range(60):  # long enough for its count to fade below epsilon
         quantizer.after_step(quantizer(torch.tensor([[0.0, 0.1], [1.0, 0.1]])))
     assert quantizer.codebook[2].tolist() == [900.0, 900.0]
     assert quantizer.counts[2] < 1e-9

@@ -34,5 +34,5 @@ def test_rotation_changes_only_the_gradient_of_quantized(cls: type[VQ]) -> None:
 
 def test_an_unknown_estimator_is_refused() -> None:
     options: dict[str, Any] = {"estimator": "reinforce"}
-    with pytest.raises(ArcvqError, match="estimator: expected one of straight-through, rotation"):
+    with pytest.raises(ArcvqError, match="estimator"):
         VQ(4, 8, **options)

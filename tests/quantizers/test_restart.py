@@ -104,5 +104,5 @@ def test_a_step_without_tokens_changes_nothing(anchor: Any) -> None:
 
 @pytest.mark.parametrize("values", [{"decay": 1.0}, {"decay": -0.1}, {"threshold": 0.0}, {"threshold": 1.0}])
 def test_values_without_meaning_are_refused(values: dict[str, float]) -> None:
-    with pytest.raises(ArcvqError, match="expected 0 <= decay < 1 and 0 < threshold < 1"):
+    with pytest.raises(ArcvqError, match=r"decay.*threshold"):
         Restart(**values)

@@ -215,7 +215,7 @@ def test_wrong_options_are_described(options: dict[str, object], message: str) -
 
 
 def test_images_of_another_size_than_type_two_expects_are_refused() -> None:
-    with pytest.raises(ArcvqError, match="expects images of 4 tokens each, got 6 tokens"):
+    with pytest.raises(ArcvqError, match=r"4 tokens .* 6 tokens"):
         SQ(4, 8, type="II", positions=4)(torch.randn(6, 4))
 
 

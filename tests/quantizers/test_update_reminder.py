@@ -49,7 +49,8 @@ def train_steps(quantizer: nn.Module, steps: int, micro_batches: int = 1, update
     ids=["ArcVQ", "ball", "arc", "restart", "EMAVQ", "CVQ", "SQ", "HVQ"],
 )
 def test_training_without_updates_is_warned_once(quantizer: Quantizer) -> None:
-    (warning,) = train_steps(quantizer, steps=150)
+    # Without parameters there are no steps to see, and the reminder waits for more forward passes.
+    (warning,) = train_steps(quantizer, steps=60 if list(quantizer.parameters()) else 150)
     assert "after_step" in warning
     assert "attach" in warning
 
@@ -57,6 +58,10 @@ def test_training_without_updates_is_warned_once(quantizer: Quantizer) -> None:
 @pytest.mark.parametrize("micro_batches", [1, 64])
 def test_training_with_after_step_is_not_warned(micro_batches: int) -> None:
     assert train_steps(ArcVQ(8, 16), 192 // micro_batches, micro_batches, update=True) == []
+
+
+def test_micro_batches_without_an_optimizer_step_are_not_warned() -> None:
+    assert train_steps(ArcVQ(8, 16), steps=1, micro_batches=128) == []
 
 
 def test_attached_quantizer_is_not_warned() -> None:
@@ -121,6 +126,6 @@ def test_compiled_after_step_counts_as_an_update_and_is_compiled_once() -> None:
 
 def test_copies_and_pickles_count_on() -> None:
     quantizer = ArcVQ(8, 16)
-    assert train_steps(quantizer, 100) == []
+    assert train_steps(quantizer, 15) == []
     for copy in (deepcopy(quantizer), pickle.loads(pickle.dumps(quantizer))):
-        assert len(train_steps(copy, 40)) == 1
+        assert len(train_steps(copy, 15)) == 1

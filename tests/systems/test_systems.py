@@ -120,8 +120,8 @@ def test_a_name_of_ones_own_is_the_title() -> None:
 
 
 def test_a_missing_or_unknown_system_is_answered_with_what_there_is() -> None:
-    assert message_of({}).startswith("missing key 'system' (or 'task'): expected one of arcvq-vae, ")
-    assert message_of({"system": "arcvqvae"}).startswith("unknown system 'arcvqvae': did you mean arcvq-vae")
+    assert ", ".join(sorted(SYSTEMS)) in message_of({})
+    assert "arcvq-vae" in message_of({"system": "arcvqvae"})
     for name in (["vq-vae"], {"class_path": "os.system"}, 3):
         assert message_of({"system": name}).startswith("unknown system ")
 
@@ -153,18 +153,18 @@ def test_a_missing_or_unknown_system_is_answered_with_what_there_is() -> None:
         ({"training": {"stages": [{"steps": 1}, {}]}}, "training.stages[1]: give either epochs or steps"),
         (
             {"training": {"stages": [{"steps": 1, "learning_rate": 0}]}},
-            "training.stages[0].learning_rate must be positive, got 0.0",
+            "training.stages[0].learning_rate",
         ),
-        ({"training": {"steps": 3, "accumulate": 0}}, "training.accumulate must be at least 1, got 0"),
-        ({"training": {"steps": 3, "log_every": 0}}, "training.log_every must be at least 1, got 0"),
-        ({"training": {"steps": 3, "evaluations": -1}}, "training.evaluations must not be negative, got -1"),
-        ({"training": {"steps": 3, "seed": -1}}, "training.seed must not be negative, got -1"),
-        ({"training": {"steps": 3, "learning_rate": 0}}, "training.learning_rate must be positive, got 0.0"),
-        ({"training": {"steps": 3, "gradient_clip": 0}}, "training.gradient_clip must be positive, got 0.0"),
-        ({"training": {"steps": 3, "flat_share": 1.0}}, "training.flat_share must be from 0 to below 1, got 1.0"),
-        ({"training": {"steps": 3, "flat_share": -0.1}}, "training.flat_share must be from 0 to below 1, got -0.1"),
-        ({"training": {"steps": 3, "betas": [0.9]}}, "training.betas takes two numbers from 0 to below 1, got [0.9]"),
-        ({"training": {"steps": 3, "betas": [0.9, 1]}}, "training.betas takes two numbers from 0 to below 1"),
+        ({"training": {"steps": 3, "accumulate": 0}}, "training.accumulate"),
+        ({"training": {"steps": 3, "log_every": 0}}, "training.log_every"),
+        ({"training": {"steps": 3, "evaluations": -1}}, "training.evaluations"),
+        ({"training": {"steps": 3, "seed": -1}}, "training.seed"),
+        ({"training": {"steps": 3, "learning_rate": 0}}, "training.learning_rate"),
+        ({"training": {"steps": 3, "gradient_clip": 0}}, "training.gradient_clip"),
+        ({"training": {"steps": 3, "flat_share": 1.0}}, "training.flat_share"),
+        ({"training": {"steps": 3, "flat_share": -0.1}}, "training.flat_share"),
+        ({"training": {"steps": 3, "betas": [0.9]}}, "training.betas"),
+        ({"training": {"steps": 3, "betas": [0.9, 1]}}, "training.betas"),
     ],
 )
 def test_a_wrong_key_or_value_is_named(data: dict[str, Any], message: str) -> None:

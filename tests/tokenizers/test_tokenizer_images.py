@@ -110,13 +110,13 @@ def test_a_bfloat16_tokenizer_takes_float_images(images: Tensor) -> None:
 @pytest.mark.parametrize(
     ("images", "message"),
     [
-        (torch.zeros(2, 3, 28, 28), "expected images (B, 1, H, W), got shape (2, 3, 28, 28)"),
-        (torch.zeros(1, 28, 28), "expected images (B, 1, H, W), got shape (1, 28, 28)"),
-        (torch.zeros(2, 1, 28, 30), "image sides must be multiples of 4, got 28×30"),
-        (torch.zeros(2, 1, 0, 28), "image sides must be multiples of 4, got 0×28"),
+        (torch.zeros(2, 3, 28, 28), "(2, 3, 28, 28)"),
+        (torch.zeros(1, 28, 28), "(1, 28, 28)"),
+        (torch.zeros(2, 1, 28, 30), "28×30"),
+        (torch.zeros(2, 1, 0, 28), "0×28"),
         (
             torch.zeros(2, 1, 28, 28, dtype=torch.uint8),
-            "expected floating-point images in [-1, 1], got torch.uint8: scale bytes with x / 127.5 - 1",
+            "torch.uint8",
         ),
     ],
 )
@@ -125,7 +125,8 @@ def test_what_is_no_image_is_refused_in_one_line(images: Tensor, message: str) -
     for call in (tokenizer.encode, tokenizer.reconstruct, tokenizer.latents, tokenizer):
         with pytest.raises(ArcvqError) as raised:
             call(images)
-        assert str(raised.value) == message
+        assert message in str(raised.value)
+        assert "\n" not in str(raised.value)
 
 
 def test_images_with_a_value_that_is_no_number_are_refused_in_one_line(images: Tensor) -> None:
@@ -137,17 +138,18 @@ def test_images_with_a_value_that_is_no_number_are_refused_in_one_line(images: T
 @pytest.mark.parametrize(
     ("tokens", "message"),
     [
-        (torch.zeros(7, 7, dtype=torch.int64), "expected tokens (B, h, w), got shape (7, 7)"),
-        (torch.zeros(1, 7, 7, 2, dtype=torch.int64), "expected tokens (B, h, w), got shape (1, 7, 7, 2)"),
-        (torch.full((1, 7, 7), 32), "token 32 is out of range: this codebook has tokens 0 to 31"),
-        (torch.full((1, 7, 7), -2), "token -2 is out of range: this codebook has tokens 0 to 31"),
-        (torch.zeros(1, 7, 7), "tokens must be whole numbers, got torch.float32"),
+        (torch.zeros(7, 7, dtype=torch.int64), "(7, 7)"),
+        (torch.zeros(1, 7, 7, 2, dtype=torch.int64), "(1, 7, 7, 2)"),
+        (torch.full((1, 7, 7), 32), "token 32 "),
+        (torch.full((1, 7, 7), -2), "token -2 "),
+        (torch.zeros(1, 7, 7), "torch.float32"),
     ],
 )
 def test_what_is_no_token_grid_is_refused_in_one_line(tokens: Tensor, message: str) -> None:
     with pytest.raises(ArcvqError) as raised:
         make_tokenizer().decode(tokens)
-    assert str(raised.value) == message
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
 
 
 def test_a_grid_without_a_token_for_each_head_is_refused_in_one_line() -> None:
@@ -210,9 +212,9 @@ def test_fp32_is_fp32_whatever_stands_around_it(quantizer: Quantizer, images: Te
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"precision": "fp8"}, "unknown precision 'fp8': expected one of fp32, tf32, fp16, bf16"),
-        ({"precision": "tf32"}, "precision tf32 needs an NVIDIA GPU: on a CPU use fp32 or bf16"),
-        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ({"precision": "fp8"}, "'fp8'"),
+        ({"precision": "tf32"}, "tf32 needs an NVIDIA GPU"),
+        ({"batch_size": 0}, "batch_size"),
     ],
 )
 def test_a_wrong_way_of_running_is_refused_in_one_line(options: Any, message: str, images: Tensor) -> None:
@@ -221,7 +223,8 @@ def test_a_wrong_way_of_running_is_refused_in_one_line(options: Any, message: st
     for call, argument in ((tokenizer.encode, images), (tokenizer.reconstruct, images), (tokenizer.decode, tokens)):
         with pytest.raises(ArcvqError) as raised:
             call(argument, **options)
-        assert str(raised.value) == message
+        assert message in str(raised.value)
+        assert "\n" not in str(raised.value)
 
 
 def test_batches_give_what_the_whole_gives(images: Tensor) -> None:

@@ -1,5 +1,7 @@
 """A stage trains what it names and leaves everything else as it was, to the bit."""
 
+import gc
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -120,21 +122,17 @@ def test_each_stage_sees_an_order_of_its_own_and_starts_a_new_optimizer(
     assert {float(tensor) for name, tensor in state.items() if name.endswith(".step")} == {4.0}
 
 
-@pytest.mark.parametrize(
-    ("part", "message"),
-    [
-        ("discriminator", "training.stages[1].train: no parameter's name begins with 'discriminator'"),
-        ("encod", "training.stages[1].train: no parameter's name begins with 'encod'"),
-    ],
-)
+@pytest.mark.parametrize("part", ["discriminator", "encod"])
 def test_a_stage_that_names_nothing_is_refused_before_anything_is_trained(
-    part: str, message: str, tmp_path: Path, tiny_system: MakeConfig
+    part: str, tmp_path: Path, tiny_system: MakeConfig
 ) -> None:
     stages = f"[{{steps: 1}}, {{train: [{part}], steps: 1}}]"
     config = tiny_system(changes={"training.steps": None, "training.stages": stages})
     with pytest.raises(ArcvqError) as raised:
         train(config, tmp_path / "run", quiet=True)
-    assert str(raised.value) == f"{message}; the parts are autoencoder, quantizer"
+    assert "training.stages[1].train" in str(raised.value)
+    assert f"'{part}'" in str(raised.value)
+    assert "autoencoder, quantizer" in str(raised.value)
     assert not (tmp_path / "run").exists()
 
 
@@ -143,9 +141,11 @@ def test_a_stage_frees_the_optimizer_of_the_one_before(tmp_path: Path, tiny_syst
     config = tiny_system("vq-vae", {"training.steps": None, "training.stages": stages})
     trainer = make_trainer(config, tmp_path / "run", quiet=True)
     trainer.begin()
+    first = weakref.ref(trainer.optimizers["tokenizer"])
     for batch in trainer.batches():
-        assert trainer.accelerator._optimizers == [trainer.prepared["tokenizer"]]
         trainer.step(batch)
+    gc.collect()
+    assert first() is None
 
 
 def test_a_length_beside_stages_is_refused(tiny_system: MakeConfig) -> None:

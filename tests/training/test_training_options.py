@@ -9,7 +9,6 @@ import pytest
 import torch
 from run_records import read_lines, read_losses
 from safetensors.torch import load_file
-from torch._dynamo.testing import CompileCounter
 
 from arcvq import ArcvqError, Tokenizer
 from arcvq.data import load_images, to_unit
@@ -26,7 +25,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("name", sorted(SYSTEMS))
 def test_short_training_lowers_loss_and_test_error(name: str, tmp_path: Path, tiny_system: MakeConfig) -> None:
-    changes = {"training.steps": 60, "training.learning_rate": 0.005, "data.limit": 256, "data.batch_size": 32}
+    changes = {"training.steps": 60, "training.learning_rate": 0.005, "data.limit": 128, "data.batch_size": 16}
     train(tiny_system(name, changes), tmp_path / "run", quiet=True)
     losses = read_losses(tmp_path / "run")
     assert sum(losses[-5:]) < 0.8 * sum(losses[:5])
@@ -63,7 +62,7 @@ UNDER_SAMP = ["cvq-vae-samp", "simvq-samp", "vq-vae-ema-samp", "vq-vae-rotation-
 
 @pytest.mark.parametrize("name", UNDER_SAMP)
 def test_other_system_under_samp_learns_inside_the_ball(name: str, tmp_path: Path, tiny_system: MakeConfig) -> None:
-    changes = {"training.steps": 100, "data.limit": 256, "data.batch_size": 32}
+    changes = {"training.steps": 100, "data.limit": 128, "data.batch_size": 16}
     tokenizer = Tokenizer.from_pretrained(train(tiny_system(name, changes), tmp_path / "run", quiet=True))
     losses = read_losses(tmp_path / "run")
     assert sum(losses[-5:]) < 0.8 * sum(losses[:5])
@@ -127,34 +126,28 @@ def test_float16_without_a_gpu_is_refused(tmp_path: Path, tiny_system: MakeConfi
     config = tiny_system(changes={"training.precision": "fp16", "training.device": "cpu"})
     with pytest.raises(ArcvqError) as raised:
         train(config, tmp_path / "run", quiet=True)
-    assert str(raised.value) == "training.precision fp16 needs a GPU: on a CPU use fp32 or bf16"
+    assert "training.precision fp16 needs a GPU" in str(raised.value)
     assert not (tmp_path / "run").exists()
 
 
 def test_compiled_training_gives_the_losses_of_the_eager_one(tmp_path: Path, tiny_system: MakeConfig) -> None:
     changes = {"training.steps": 3, "training.learning_rate": 0.003}
-    train(tiny_system(changes=changes), tmp_path / "eager", quiet=True)
-    train(tiny_system(changes={**changes, "training.compile": "true"}), tmp_path / "compiled", quiet=True)
+    train(tiny_system("vq-vae", changes), tmp_path / "eager", quiet=True)
+    train(tiny_system("vq-vae", {**changes, "training.compile": "true"}), tmp_path / "compiled", quiet=True)
     assert read_losses(tmp_path / "compiled") == pytest.approx(read_losses(tmp_path / "eager"), rel=1e-4)
 
 
 def test_every_training_of_a_process_is_compiled(
     tmp_path: Path, tiny_system: MakeConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counter, compile = CompileCounter(), torch.compile
-
-    def counted(function: Callable[..., Any], **_: Any) -> Callable[..., Any]:
-        return compile(function, backend=counter, dynamic=False)
-
-    monkeypatch.setattr(torch, "compile", counted)
-    torch._dynamo.reset()
-    compiled = [0]
-    changes = {"training.compile": "true", "training.steps": 1, "data.batch_size": 16, "training.accumulate": 3}
-    with torch._dynamo.config.patch(recompile_limit=2):  # micro-batches have two sizes here
-        for codes in (16, 17, 18):
+    """None runs into the compiler's limit because of those before it."""
+    compile = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda function, **_: compile(function, backend="eager", dynamic=False))
+    torch.compiler.reset()
+    changes = {"training.compile": "true", "training.steps": 1}
+    with torch.compiler.config.patch(recompile_limit=1, fail_on_recompile_limit_hit=True):
+        for codes in (16, 17):
             train(tiny_system(changes={**changes, "quantizer.codebook_size": codes}), tmp_path / str(codes), quiet=True)
-            compiled.append(counter.frame_count)
-    assert compiled == [0, 3, 6, 9]  # the loss at both sizes, and `after_step`
 
 
 def test_smaller_last_batch_is_not_compiled(

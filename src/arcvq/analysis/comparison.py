@@ -3,30 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from arcvq.analysis.history import EvaluationResult, RunHistory
+from arcvq.analysis.history import RunHistory
+from arcvq.metrics import METRIC_LABELS, metric_label
 
-# Which way is better. A metric that is not listed is shown without a winner.
-HIGHER_IS_BETTER = {"psnr", "ssim", "usage", "perplexity", "inception_score", "precision", "recall"}
-LOWER_IS_BETTER = {"l1", "l2", "mse", "lpips", "fid", "rfid"}
-
-LABELS = {
-    "psnr": "PSNR (dB)",
-    "ssim": "SSIM",
-    "l1": "ℓ1 error",
-    "l2": "ℓ2 error",
-    "mse": "mean squared error",
-    "lpips": "LPIPS",
-    "fid": "FID",
-    "rfid": "rFID",
-    "inception_score": "Inception score",
-    "usage": "codes in use",
-    "perplexity": "perplexity",
-    "precision": "precision",
-    "recall": "recall",
-}
+ARROWS = {"up": "↑", "down": "↓", "none": ""}
 
 # What the training loop logs at each evaluation, for runs that were never evaluated under a protocol.
-LOGGED_METRICS = ("usage", "perplexity", "psnr", "l1")
+LOGGED_METRICS = ("psnr", "l1", "usage", "perplexity", "rate")
 
 
 @dataclass(frozen=True)
@@ -48,10 +31,11 @@ class Row:
 
 @dataclass(frozen=True)
 class Group:
-    """Rows that were measured the same way."""
+    """Rows that were measured the same way; `details` are the numbers of which none is better."""
 
     title: str
     rows: tuple[Row, ...]
+    details: tuple[Row, ...] = ()
     warning: str = ""
 
 
@@ -67,17 +51,25 @@ def compare(runs: Sequence[RunHistory]) -> list[Group]:
 def _protocol_group(runs: Sequence[RunHistory], protocol: str) -> Group:
     results = [run.results.get(protocol) for run in runs]
     measured = [result for result in results if result is not None]
-    hashes = {result.protocol_hash for result in measured}
-    metrics = dict.fromkeys(name for result in measured for name in (*result.metrics, *result.missing))
+    fair = len({result.protocol_hash for result in measured}) == 1
+    ways = dict.fromkeys(f"{result.protocol_hash}, {result.images} images" for result in measured)
+    found = {name for result in measured for name in (*result.metrics, *result.missing)}
     rows = []
-    for metric in metrics:
-        values = [None if result is None else result.metrics.get(metric) for result in results]
-        reasons = [_reason(result, metric, protocol) for result in results]
-        rows.append(_row(metric, values, reasons, fair=len(hashes) == 1))
-    warning = ""
-    if len(hashes) > 1:
-        warning = "The runs were measured under different versions of this protocol: their numbers do not compare."
-    return Group(f"Protocol “{protocol}”", tuple(rows), warning)
+    for metric in (*METRIC_LABELS, *sorted(found - METRIC_LABELS.keys())):
+        values = [result.metrics.get(metric) if result else None for result in results]
+        reasons = [
+            result.missing.get(metric, "not measured") if result else f"not evaluated under “{protocol}”"
+            for result in results
+        ]
+        if metric in found:
+            rows.append(_row(metric, values, reasons, fair=fair))
+    warning = "" if fair else "The runs were measured under different versions of this protocol: do not compare them."
+    return Group(
+        f"Protocol “{protocol}” ({'; '.join(ways)})",
+        tuple(row for row in rows if row.direction),
+        tuple(row for row in rows if not row.direction),
+        warning,
+    )
 
 
 def _logged_group(runs: Sequence[RunHistory]) -> Group:
@@ -85,34 +77,19 @@ def _logged_group(runs: Sequence[RunHistory]) -> Group:
     for metric in LOGGED_METRICS:
         series = [run.evaluation_series(metric) for run in runs]
         values = [float(one.values[-1]) if len(one) else None for one in series]
-        rows.append(_row(metric, values, ["not logged"] * len(runs), fair=True))
+        if any(value is not None for value in values):
+            rows.append(_row(metric, values, ["not logged"] * len(runs), fair=True))
     return Group("Last evaluation during training", tuple(rows))
 
 
-def _reason(result: EvaluationResult | None, metric: str, protocol: str) -> str:
-    if result is None:
-        return f"not evaluated under “{protocol}”"
-    return result.missing.get(metric, "not measured")
-
-
 def _row(metric: str, values: Sequence[float | None], reasons: Sequence[str], *, fair: bool) -> Row:
-    texts = [None if value is None else format_metric(metric, value) for value in values]
-    numbers = [value for value in values if value is not None]
-    direction = "↑" if metric in HIGHER_IS_BETTER else "↓" if metric in LOWER_IS_BETTER else ""
-    best = None
+    label = metric_label(metric)
+    texts = [None if value is None else label.text(value) for value in values]
     # A winner needs a loser, and equal when printed is equal: nobody wins by a digit that is not shown.
-    if fair and direction and len({text for text in texts if text is not None}) > 1:
-        best = format_metric(metric, max(numbers) if direction == "↑" else min(numbers))
+    best = label.best([value for value in values if value is not None])
+    winner = label.text(best) if best is not None and fair and len({*texts} - {None}) > 1 else None
     cells = tuple(
-        Cell(text, best=text is not None and text == best, reason="" if text is not None else reason)
+        Cell(text, best=text is not None and text == winner, reason="" if text else reason)
         for text, reason in zip(texts, reasons)
     )
-    return Row(metric, LABELS.get(metric, metric), direction, cells)
-
-
-def format_metric(metric: str, value: float) -> str:
-    if metric == "usage":
-        return f"{value:.1%}"
-    if value != 0 and (abs(value) >= 1e5 or abs(value) < 1e-3):
-        return f"{value:.3e}"
-    return f"{value:,.2f}" if abs(value) >= 10 else f"{value:.4f}"
+    return Row(metric, label.label, ARROWS[label.better], cells)

@@ -1,4 +1,4 @@
-"""A small doctor for codebooks: which symptom, with which numbers, and what usually helps."""
+"""Symptoms of a codebook and of its training, each with the numbers that show it and what usually helps."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -9,7 +9,7 @@ import numpy as np
 
 from arcvq.analysis.figures.training import LOSS_TERMS
 from arcvq.analysis.history import RunHistory, is_number
-from arcvq.analysis.snapshot import FloatArray, Snapshot
+from arcvq.metrics.codebook import NEAR_DUPLICATE_DISTANCE
 
 Severity = Literal["critical", "warning", "note"]
 
@@ -17,14 +17,15 @@ Severity = Literal["critical", "warning", "note"]
 DEAD_SHARE_WARNING = 0.10
 DEAD_SHARE_CRITICAL = 0.50
 
+# A plain codebook wakes up late: in results/cifar10, vq-vae uses 3 % of its codes after 1,225 steps and 34 % after 24,500.
+EARLY_STEPS = 10_000
+
 # Fewer evaluation tokens than this per code, and an unused code may only have had no chance.
 TOKENS_PER_CODE = 10
 
 # Median norm of used codes over that of unused ones. Nearest-code search by distance turns such a gap into starvation.
 NORM_RATIO = 2.0
 
-# Two codes are near-duplicates when closer than this share of the used codes' median norm.
-DUPLICATE_DISTANCE = 0.05
 DUPLICATE_SHARE = 0.05
 
 # Perplexity is stuck when it is below this share of K and gained less than this over the second half of training.
@@ -41,13 +42,14 @@ Way = tuple[str | None, str]
 PRIOR: Way = ("arc", "add the ball bound and ArcLoss")
 RESTART: Way = ("restart", "restart dead codes (quantizer.restart)")
 REVIVAL: Way = ("revival", "revive dead codes sooner (quantizer.revival)")
-KMEANS: Way = ("restart", "start from k-means (quantizer.start)")  # whoever can restart codes can start them so
+KMEANS: Way = (
+    "restart",
+    "start from k-means (quantizer.start)",
+)  # a quantizer that can restart codes has this option too
 WIDER: Way = ("start", "start from a wider initialisation")
 BOUND: Way = ("ball", "bound the norms (ball bound)")
 UNIT: Way = (None, "normalise codes and latents")
-
-# Rows of a distance matrix held at once.
-ROWS_AT_ONCE = 2048
+SMALLER: Way = (None, "make the codebook smaller")
 
 
 @dataclass(frozen=True)
@@ -62,12 +64,31 @@ class Finding:
 
 def diagnose(history: RunHistory) -> list[Finding]:
     """The symptoms of a run's last codebook and of its training; an empty list means none was found."""
-    order = {"critical": 0, "warning": 1, "note": 2}
-    checks = (_not_finite, _dead_codes, _few_tokens, _norm_imbalance, _near_duplicates, _stuck_perplexity, _ball_bound)
-    return sorted((finding for check in checks for finding in check(history)), key=lambda found: order[found.severity])
+    of_training = (_loss_not_finite,)
+    of_codebook = (
+        _codes_not_finite,
+        _dead_codes,
+        _few_tokens,
+        _norm_imbalance,
+        _near_duplicates,
+        _stuck_perplexity,
+        _ball_bound,
+    )
+    checks = (*of_training, *of_codebook) if history.has_codebook else of_training
+    order = ("critical", "warning", "note")
+    return sorted(
+        (found for check in checks for found in check(history)), key=lambda found: order.index(found.severity)
+    )
 
 
-def _not_finite(history: RunHistory) -> Iterator[Finding]:
+def is_young_and_plain(history: RunHistory) -> bool:
+    """Whether the codebook has nothing but its gradient to move idle codes, and has not had long to do so."""
+    options = _options(history)
+    helped = any(options.get(name) for name in ("restart", "arc", "ball", "anchor"))
+    return "restart" in options and not helped and history.last_step < EARLY_STEPS
+
+
+def _loss_not_finite(history: RunHistory) -> Iterator[Finding]:
     # A logger may write a NaN total as null; the optional terms are null where a system has none, which is no symptom.
     steps = [
         line["step"]
@@ -82,6 +103,9 @@ def _not_finite(history: RunHistory) -> Iterator[Finding]:
             f"{len(steps):,} of {len(history.train):,} logged steps have a NaN or infinite loss, first at step {steps[0]:,}",
             "lower the learning rate, clip gradients, or train in float32; no later number of this run can be trusted",
         )
+
+
+def _codes_not_finite(history: RunHistory) -> Iterator[Finding]:
     snapshot = history.last_snapshot
     broken = int((~snapshot.finite).sum())
     if broken:
@@ -95,14 +119,22 @@ def _not_finite(history: RunHistory) -> Iterator[Finding]:
 
 def _dead_codes(history: RunHistory) -> Iterator[Finding]:
     snapshot = history.last_snapshot
-    dead = snapshot.size - snapshot.used_count
     share = 1.0 - snapshot.usage
-    if share > DEAD_SHARE_WARNING:
+    if share <= DEAD_SHARE_WARNING:
+        return
+    yield Finding(
+        "dead codes",
+        "critical" if share > DEAD_SHARE_CRITICAL else "warning",
+        f"{snapshot.size - snapshot.used_count:,} of {snapshot.size:,} codes ({share:.0%}) receive no token of the evaluation set",
+        _remedy(history, PRIOR, RESTART, REVIVAL, SMALLER),
+    )
+    if is_young_and_plain(history):
         yield Finding(
-            "dead codes",
-            "critical" if share > DEAD_SHARE_CRITICAL else "warning",
-            f"{dead:,} of {snapshot.size:,} codes ({share:.0%}) receive no token of the evaluation set",
-            _remedy(history, PRIOR, RESTART, REVIVAL, (None, "make the codebook smaller")),
+            "short training",
+            "note",
+            f"this run has {history.last_step:,} steps, and a plain codebook wakes up late: on CIFAR-10 it uses a few "
+            "percent of its codes after a thousand steps and about a third after 24,500",
+            "train longer before you judge a plain codebook by this run",
         )
 
 
@@ -120,40 +152,40 @@ def _few_tokens(history: RunHistory) -> Iterator[Finding]:
 
 def _norm_imbalance(history: RunHistory) -> Iterator[Finding]:
     if "levels" in _options(history):
-        return  # a lattice's codes lie where they lie
+        return  # the codes of a lattice do not move
     snapshot = history.last_snapshot
     used = snapshot.norms[snapshot.used & snapshot.finite]
     unused = snapshot.norms[~snapshot.used & snapshot.finite]
     if len(used) == 0 or len(unused) == 0:
         return
-    longer, shorter = float(np.median(used)), float(np.median(unused))
-    ratio = longer / shorter if shorter > 0 else math.inf
-    bounded = len(history.train_series("ball_radius")) > 0
-    if ratio > NORM_RATIO or ratio < 1 / NORM_RATIO:
+    of_used, of_unused = float(np.median(used)), float(np.median(unused))
+    low, high = sorted((of_used, of_unused))
+    if high > NORM_RATIO * low:
+        bounded = len(history.train_series("ball_radius")) > 0
+        remedy = "lower the ball bound's growth rate alpha" if bounded else _remedy(history, BOUND, UNIT)
         yield Finding(
             "norm imbalance",
             "warning",
-            f"the median norm is {longer:.3g} for used codes and {shorter:.3g} for unused ones",
-            ("lower the ball bound's growth rate alpha" if bounded else _remedy(history, BOUND, UNIT))
-            + ", so that all codes compete at one length",
+            f"the median norm is {of_used:.3g} for used codes and {of_unused:.3g} for unused ones",
+            f"{remedy}, so that all codes compete at one length",
         )
 
 
 def _near_duplicates(history: RunHistory) -> Iterator[Finding]:
     snapshot = history.last_snapshot
-    duplicates = near_duplicates(snapshot)
-    if duplicates > DUPLICATE_SHARE * snapshot.size:
+    share = snapshot.near_duplicates / snapshot.size
+    if share > DUPLICATE_SHARE:
         yield Finding(
             "near-duplicate codes",
             "warning",
-            f"{duplicates:,} of {snapshot.size:,} codes ({duplicates / snapshot.size:.0%}) lie closer to another code than "
-            f"{DUPLICATE_DISTANCE:.0%} of a used code's median norm",
-            _remedy(history, PRIOR, WIDER, (None, "make the codebook smaller: duplicates carry no information")),
+            f"{snapshot.near_duplicates:,} of {snapshot.size:,} codes ({share:.0%}) lie closer to another code than "
+            f"{NEAR_DUPLICATE_DISTANCE:.0%} of the codes' mean norm",
+            _remedy(history, PRIOR, WIDER, SMALLER),
         )
 
 
 def _stuck_perplexity(history: RunHistory) -> Iterator[Finding]:
-    series = history.perplexity_series()
+    series = history.evaluation_series("perplexity")
     size = history.last_snapshot.size
     if len(series) < STUCK_POINTS or history.last_step < STUCK_STEPS:
         return
@@ -164,8 +196,7 @@ def _stuck_perplexity(history: RunHistory) -> Iterator[Finding]:
             "perplexity stuck",
             "warning",
             f"perplexity is {last:.1f} of {size:,} and was {halfway:.1f} halfway through training",
-            _remedy(history, PRIOR, RESTART, KMEANS, REVIVAL, (None, "make the codebook smaller"))
-            + "; more steps alone will not help",
+            _remedy(history, PRIOR, RESTART, KMEANS, REVIVAL, SMALLER),
         )
 
 
@@ -174,6 +205,7 @@ def _ball_bound(history: RunHistory) -> Iterator[Finding]:
     trained = clipped.values[clipped.steps > 0]
     if len(trained) == 0:
         return
+    lowest = clipped.values[clipped.steps > clipped.steps[-1] / 2].min()
     if trained.max() == 0:
         yield Finding(
             "ball bound never binds",
@@ -181,53 +213,28 @@ def _ball_bound(history: RunHistory) -> Iterator[Finding]:
             f"no code was clipped at any of {len(trained)} evaluations",
             "the bound does nothing here: lower its growth rate alpha so that the radius stays within the codes' reach",
         )
-        return
-    second_half = clipped.values[clipped.steps > clipped.steps[-1] / 2]
-    if second_half.min() >= ALWAYS_CLIPPED:
+    elif lowest >= ALWAYS_CLIPPED:
         yield Finding(
             "ball bound always binds",
             "note",
-            f"at least {second_half.min():.0%} of the codes are clipped at every evaluation of the second half",
+            f"at least {lowest:.0%} of the codes are clipped at every evaluation of the second half",
             "the codebook lives on a sphere: raise alpha if the codes should use their length too",
         )
 
 
 def _remedy(history: RunHistory, *ways: Way) -> str:
-    """Those that the run's quantizer can take and does not have already, joined in words."""
+    """The ways that the run's quantizer can take and does not have already, joined in words."""
     options = _options(history)
-    has_prior = len(history.train_series("arc")) > 0 and len(history.train_series("ball_radius")) > 0
-    words = [
+    has_prior = bool(len(history.train_series("arc")) and len(history.train_series("ball_radius")))
+    *words, last = [
         text
         for option, text in ways
         if (option is None or option in options) and not (has_prior and (option, text) == PRIOR)
     ]
-    return ", ".join(words[:-1]) + f"{',' * (len(words) > 2)} or " * (len(words) > 1) + words[-1]
+    return f"{', '.join(words)}{',' * (len(words) > 1)} or {last}" if words else last
 
 
 def _options(history: RunHistory) -> Mapping[str, Any]:
-    """Of the run's quantizer, whether set or not: a run's config.yaml has them all."""
+    """The options of the run's quantizer, set or not: a run's config.yaml has them all."""
     found = history.config.get("quantizer")
     return found if isinstance(found, Mapping) else {}
-
-
-def near_duplicates(snapshot: Snapshot) -> int:
-    """How many finite codes have another one closer than DUPLICATE_DISTANCE × the used codes' median norm."""
-    codes = snapshot.codebook[snapshot.finite]
-    reference = snapshot.norms[snapshot.used & snapshot.finite]
-    if len(codes) < 2 or len(reference) == 0:
-        return 0
-    nearest = _nearest_squared(codes)
-    return int((nearest < (DUPLICATE_DISTANCE * float(np.median(reference))) ** 2).sum())
-
-
-def _nearest_squared(codes: FloatArray) -> FloatArray:
-    """The squared distance from each code to its nearest other code, in row blocks to bound the memory."""
-    squares = (codes**2).sum(axis=1)
-    nearest = np.empty(len(codes))
-    for start in range(0, len(codes), ROWS_AT_ONCE):
-        block = slice(start, min(start + ROWS_AT_ONCE, len(codes)))
-        squared = squares[block, None] + squares[None, :] - 2.0 * codes[block] @ codes.T
-        own = np.arange(block.start, block.stop)
-        squared[own - start, own] = np.inf
-        nearest[block] = np.maximum(squared.min(axis=1), 0.0)
-    return nearest

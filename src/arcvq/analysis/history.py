@@ -1,4 +1,4 @@
-"""A run folder, read back: what was configured, what was logged, which codebooks were kept, what was measured."""
+"""A run folder, read back: its configuration, its log, its saved codebooks, its evaluations."""
 
 import json
 import math
@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from arcvq.analysis.snapshot import FloatArray, IntArray, Snapshot
+from arcvq.config import read_yaml
 from arcvq.errors import ArcvqError
+from arcvq.storage import read_json, read_text
 
 SNAPSHOT_NAME = re.compile(r"step-(\d+)\.safetensors")
 
@@ -40,7 +41,6 @@ class EvaluationResult:
     metrics: Mapping[str, float]
     missing: Mapping[str, str]
     images: int | None
-    seconds: float | None
 
 
 @dataclass(frozen=True)
@@ -55,17 +55,18 @@ class RunHistory:
     evaluations: tuple[Mapping[str, Any], ...]
     snapshots: tuple[Snapshot, ...]
     results: Mapping[str, EvaluationResult]  # by the protocol's name
+    finished: bool = True
 
     @classmethod
     def load(cls, path: str | Path, *, name: str | None = None) -> "RunHistory":
         """Read a run folder. `name` is what figures call the run; the folder's own name unless given."""
         folder = Path(path)
-        if not folder.is_dir():
-            raise ArcvqError(f"{folder}: no such folder; give a run folder, as `arcvq train --out` writes it")
         for needed in ("config.yaml", "metrics.jsonl"):
             if not (folder / needed).is_file():
-                raise ArcvqError(f"{folder}: not a run folder, it has no {needed}; give what `arcvq train --out` wrote")
-        config = _read_config(folder / "config.yaml")
+                raise ArcvqError(f"{folder}: not a run, {needed} is missing; give a folder that `arcvq train` wrote")
+        config = read_yaml(folder / "config.yaml")
+        if "system" not in config:
+            raise ArcvqError(f"{folder / 'config.yaml'}: the key `system` is missing")
         lines = _read_metrics(folder / "metrics.jsonl")
         return cls(
             name=name or folder.resolve().name,
@@ -74,8 +75,9 @@ class RunHistory:
             config=config,
             train=tuple(line for line in lines if line["kind"] == "train"),
             evaluations=tuple(line for line in lines if line["kind"] == "eval"),
-            snapshots=_find_snapshots(folder, config),
+            snapshots=_find_snapshots(folder),
             results=_read_results(sorted(folder.glob("evaluation-*.json"))),
+            finished=(folder / "training.json").is_file(),
         )
 
     def train_series(self, key: str) -> Series:
@@ -84,17 +86,15 @@ class RunHistory:
     def evaluation_series(self, key: str) -> Series:
         return _series(self.evaluations, key)
 
-    def usage_series(self) -> Series:
-        """Share of codes in use; snapshots fill in the early steps that the evaluation lines leave out."""
-        return self._with_snapshots("usage")
-
-    def perplexity_series(self) -> Series:
-        return self._with_snapshots("perplexity")
+    @property
+    def has_codebook(self) -> bool:
+        """False for a continuous system, and for a run that is too young for a snapshot."""
+        return bool(self.snapshots)
 
     @property
     def last_step(self) -> int:
         steps = [int(line["step"]) for line in (*self.train, *self.evaluations)]
-        return max([*steps, self.last_snapshot.step])
+        return max([*steps, *(snapshot.step for snapshot in self.snapshots[-1:])], default=0)
 
     @property
     def last_snapshot(self) -> Snapshot:
@@ -103,11 +103,9 @@ class RunHistory:
     @property
     def early_snapshot(self) -> Snapshot:
         """The last snapshot of the first tenth of training; the start itself only where nothing else was kept."""
-        trained = [snapshot for snapshot in self.snapshots if snapshot.step > 0]
-        if not trained:
-            return self.snapshots[0]
+        trained = [snapshot for snapshot in self.snapshots if snapshot.step > 0] or self.snapshots[:1]
         early = [snapshot for snapshot in trained if snapshot.step <= EARLY_SHARE * self.last_snapshot.step]
-        return early[-1] if early else trained[0]
+        return (early or trained[:1])[-1]
 
     def ball_radius_at(self, step: int) -> float | None:
         """The logged ball radius nearest to a step; None for a run without the bound."""
@@ -115,13 +113,6 @@ class RunHistory:
         if len(radius) == 0:
             return None
         return float(radius.values[np.abs(radius.steps - step).argmin()])
-
-    def _with_snapshots(self, key: str) -> Series:
-        values = {snapshot.step: float(getattr(snapshot, key)) for snapshot in self.snapshots}
-        logged = self.evaluation_series(key)
-        values.update(zip(logged.steps.tolist(), logged.values.tolist()))
-        kept = {step: value for step, value in sorted(values.items()) if math.isfinite(value)}
-        return Series(np.array(list(kept), dtype=np.int64), np.array(list(kept.values()), dtype=np.float64))
 
 
 def _series(lines: Iterable[Mapping[str, Any]], key: str) -> Series:
@@ -137,32 +128,19 @@ def is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _read_config(path: Path) -> dict[str, Any]:
-    try:
-        config = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ArcvqError(f"{path}: not readable as YAML ({' '.join(str(error).split())})") from error
-    if not isinstance(config, dict) or "system" not in config:
-        raise ArcvqError(f"{path}: expected a resolved config with the key `system`; train the run again or restore it")
-    return config
-
-
 def _read_metrics(path: Path) -> list[dict[str, Any]]:
-    lines = []
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ArcvqError(f"{path}: not readable as text ({error})") from error
     # Only "\n" ends a line here: str.splitlines would also cut at separators that JSON allows inside a string.
-    for number, text_line in enumerate(text.split("\n"), start=1):
-        if not text_line.strip():
+    # What follows the last "\n" is a line that a running or killed training has not finished.
+    *whole, unfinished = read_text(path).split("\n")
+    if _is_json(unfinished):
+        whole.append(unfinished)
+    lines = []
+    for number, text in enumerate(whole, start=1):
+        if not text.strip():
             continue
-        try:
-            line = json.loads(text_line)
-        except json.JSONDecodeError as error:
-            raise ArcvqError(f"{path}:{number}: not a JSON object ({error.msg}); delete or repair this line") from error
+        line = json.loads(text) if _is_json(text) else None
         if not isinstance(line, dict) or not isinstance(line.get("kind"), str):
-            raise ArcvqError(f"{path}:{number}: expected an object with the key `kind`; delete or repair this line")
+            raise ArcvqError(f"{path}:{number}: expected a JSON object with the key `kind`; delete or repair this line")
         step = line.get("step")
         if not isinstance(step, int) or isinstance(step, bool) or step < 0:
             raise ArcvqError(f"{path}:{number}: expected a whole `step` of 0 or more, found {step!r}")
@@ -170,34 +148,25 @@ def _read_metrics(path: Path) -> list[dict[str, Any]]:
     return lines
 
 
-def _find_snapshots(folder: Path, config: Mapping[str, Any]) -> tuple[Snapshot, ...]:
-    found = []
-    for path in (folder / "codebooks").glob("step-*.safetensors"):
-        match = SNAPSHOT_NAME.fullmatch(path.name)
-        if match:
-            found.append(Snapshot(int(match.group(1)), path))
-    quantizer = config.get("quantizer")
-    if isinstance(quantizer, Mapping) and quantizer.get("codebook_size") == 0:
-        raise ArcvqError(
-            f"{folder}: {config['system']} has no codebook, and the figures are drawn from codebooks; leave it out"
-        )
-    if not found:
-        raise ArcvqError(
-            f"{folder}: no codebook snapshots (codebooks/step-*.safetensors), and the figures are drawn from them; "
-            "train the run again with snapshots on"
-        )
-    return tuple(sorted(found, key=lambda snapshot: snapshot.step))
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _find_snapshots(folder: Path) -> tuple[Snapshot, ...]:
+    found = [(SNAPSHOT_NAME.fullmatch(path.name), path) for path in (folder / "codebooks").glob("step-*.safetensors")]
+    snapshots = [Snapshot(int(match.group(1)), path) for match, path in found if match]
+    return tuple(sorted(snapshots, key=lambda snapshot: snapshot.step))
 
 
 def _read_results(paths: Iterable[Path]) -> dict[str, EvaluationResult]:
     results = {}
     for path in paths:
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise ArcvqError(f"{path}: not readable as JSON ({error}); run `arcvq evaluate` again") from error
-        metrics = content.get("metrics") if isinstance(content, dict) else None
-        missing = content.get("missing", {}) if isinstance(content, dict) else None
+        content = read_json(path, "an evaluation")
+        metrics, missing = content.get("metrics"), content.get("missing", {})
         if not isinstance(metrics, dict) or not isinstance(missing, dict) or "protocol" not in content:
             raise ArcvqError(f"{path}: expected metrics, missing and protocol; run `arcvq evaluate` again")
         numbers = {name: float(value) for name, value in metrics.items() if is_number(value) and math.isfinite(value)}
@@ -209,7 +178,6 @@ def _read_results(paths: Iterable[Path]) -> dict[str, EvaluationResult]:
             metrics=numbers,
             missing={**unusable, **{str(name): str(reason) for name, reason in missing.items()}},
             images=content.get("images"),
-            seconds=content.get("seconds"),
         )
         results[result.protocol] = result
     return results

@@ -1,22 +1,29 @@
 """HTML fragments of the report. Every text that comes from a run passes through `escape`."""
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
 
-from arcvq.analysis.comparison import Cell, Group
+from arcvq.analysis.comparison import Cell, Group, Row
 from arcvq.analysis.diagnosis import Finding
 from arcvq.analysis.figures.code_wall import WALL_LIMIT, render_wall
-from arcvq.analysis.figures.style import run_colour
+from arcvq.analysis.figures.style import render_png, run_colour, stack_panels
 from arcvq.analysis.history import RunHistory
 from arcvq.analysis.illustrations import Illustration
+from arcvq.metrics import metric_label
 
+NO_FINDING = '<p class="sound">No symptom found.</p>'
 SEVERITY_MARKS = {"critical": "✕", "warning": "!", "note": "i"}
 
+# As wide as the page's column; a page of two runs takes 2 to 3 MB.
+DOTS_PER_INCH = 110
 
-def document(title: str, lead: str, sections: Sequence[tuple[str, str, str]]) -> str:
-    """The whole page; a section is (anchor, heading, inner HTML)."""
+Section = tuple[str, str, str]  # anchor, heading, inner HTML
+
+
+def document(title: str, lead: str, sections: Sequence[Section]) -> str:
+    """The whole page."""
     stylesheet = files("arcvq.analysis").joinpath("report.css").read_text(encoding="utf-8")
     links = "".join(f'<a href="#{escape(anchor)}">{escape(heading)}</a>' for anchor, heading, _ in sections if heading)
     body = "\n".join(_section(anchor, heading, content) for anchor, heading, content in sections)
@@ -51,31 +58,40 @@ def _section(anchor: str, heading: str, content: str) -> str:
     return f'<section id="{escape(anchor)}">\n{title}{content}\n</section>'
 
 
+def verdict(runs: Sequence[RunHistory]) -> str:
+    """The page's first sentence: how many codes are in use."""
+    parts = [f"{run.name} {f'uses {_used(run)} codes' if run.has_codebook else 'has no codebook'}" for run in runs]
+    return "; ".join(parts) + "."
+
+
 def run_cards(runs: Sequence[RunHistory]) -> str:
     return f'<div class="cards">{"".join(_card(run, run_colour(place)) for place, run in enumerate(runs))}</div>'
 
 
 def _card(run: RunHistory, colour: str) -> str:
-    snapshot = run.last_snapshot
-    facts = {
-        "codes in use": f"{snapshot.used_count:,} of {snapshot.size:,}",
-        "perplexity": f"{snapshot.perplexity:,.1f}" if snapshot.token_count else "no tokens",
-        "training steps": f"{run.last_step:,}",
-    }
+    facts = {"training steps": f"{run.last_step:,}{'' if run.finished else ', unfinished'}"}
     if run.system != run.name:
         facts = {"system": run.system, **facts}
+    if run.has_codebook:
+        snapshot = run.last_snapshot
+        perplexity = f"{snapshot.perplexity:,.1f}" if snapshot.token_count else "no tokens"
+        facts = {"codes in use": _used(run), "perplexity": perplexity, **facts}
+        sample = f" ({WALL_LIMIT:,} of {snapshot.size:,} shown)" if snapshot.size > WALL_LIMIT else ""
+        figure = (
+            f'<p class="figure"><strong>{metric_label("usage").text(snapshot.usage)}</strong> of the codes in use</p>'
+            f'<img class="wall" src="{data_uri(render_wall(snapshot, colour))}" alt="{_used(run)} cells are lit.">'
+            f'<p class="small">One cell per code{sample}: coloured if the evaluation images use it, grey if not.</p>'
+        )
+    else:
+        figure = '<p class="figure">There is no codebook: the latents are continuous, or none was saved.</p>'
     listed = "".join(f"<div><dt>{escape(term)}</dt><dd>{escape(fact)}</dd></div>" for term, fact in facts.items())
-    wall = data_uri(render_wall(snapshot, colour))
-    sample = f" ({WALL_LIMIT:,} of {snapshot.size:,} shown)" if snapshot.size > WALL_LIMIT else ""
-    alt = f"{snapshot.used_count:,} of {snapshot.size:,} cells are lit."
-    return f"""
-<article class="card" style="--run: {colour}">
-<h3>{escape(run.name)}</h3>
-<p class="figure"><strong>{snapshot.usage:.0%}</strong> of the codes in use</p>
-<img class="wall" src="{wall}" alt="{escape(alt)}">
-<p class="small">One cell per code{sample}: coloured if the evaluation images use it, grey if none does.</p>
-<dl>{listed}</dl>
-</article>"""
+    return (
+        f'<article class="card" style="--run: {colour}"><h3>{escape(run.name)}</h3>{figure}<dl>{listed}</dl></article>'
+    )
+
+
+def _used(run: RunHistory) -> str:
+    return f"{run.last_snapshot.used_count:,} of {run.last_snapshot.size:,}"
 
 
 def notes_list(notes: Sequence[str]) -> str:
@@ -83,42 +99,54 @@ def notes_list(notes: Sequence[str]) -> str:
 
 
 def metrics_table(runs: Sequence[RunHistory], groups: Sequence[Group]) -> str:
-    columns = _run_headings(runs)
     parts = []
     for group in groups:
-        rows = "".join(
-            f'<tr><th scope="row">{escape(row.label)} {_arrow(row.direction)}</th>{"".join(map(_metric_cell, row.cells))}</tr>'
-            for row in group.rows
-        )
-        warning = f' <span class="caution">{escape(group.warning)}</span>' if group.warning else ""
-        parts.append(
-            f'<div class="scroll"><table><caption>{escape(group.title)}{warning}</caption>'
-            f'<thead><tr><th scope="col">metric</th>{columns}</tr></thead><tbody>{rows}</tbody></table></div>'
-        )
+        caution = f' <span class="caution">{escape(group.warning)}</span>' if group.warning else ""
+        parts.append(_table(runs, "metric", map(_metric_row, group.rows), f"{escape(group.title)}{caution}"))
+        if group.details:
+            more = _table(runs, "metric", map(_metric_row, group.details))
+            parts.append(f"<details><summary>More numbers</summary>{more}</details>")
     parts.append('<p class="small">The best value of a row is bold; ↑ higher is better, ↓ lower is better.</p>')
     return "\n".join(parts)
 
 
-def _arrow(direction: str) -> str:
-    if not direction:
-        return ""
-    spoken = "higher is better" if direction == "↑" else "lower is better"
-    return f'<span class="arrow" title="{spoken}" aria-label="{spoken}">{direction}</span>'
+def settings_table(runs: Sequence[RunHistory], rows: Sequence[tuple[str, Sequence[str]]]) -> str:
+    if not rows:
+        return f"<p>{'All resolved settings are the same.' if len(runs) > 1 else 'There is only one run.'}</p>"
+    lines = [[f"<code>{escape(text)}</code>" for text in (key, *values)] for key, values in rows]
+    return f"<p>Every other resolved setting is the same in all runs.</p>{_table(runs, 'setting', lines)}"
+
+
+def _table(runs: Sequence[RunHistory], first: str, rows: Iterable[Sequence[str]], caption: str = "") -> str:
+    """One column per run after the first. Cells and caption are HTML."""
+    names = [
+        f'<span class="dot" style="--run: {run_colour(place)}"></span>{escape(run.name)}'
+        for place, run in enumerate(runs)
+    ]
+    head = "".join(f'<th scope="col">{name}</th>' for name in (first, *names))
+    body = "".join(
+        f'<tr><th scope="row">{name}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>' for name, *cells in rows
+    )
+    title = f"<caption>{caption}</caption>" if caption else ""
+    return f'<div class="scroll"><table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _metric_row(row: Row) -> list[str]:
+    return [f'{escape(row.label)} <span class="arrow">{row.direction}</span>', *map(_metric_cell, row.cells)]
 
 
 def _metric_cell(cell: Cell) -> str:
     if cell.text is None:
-        return f'<td class="missing">missing<span class="reason">{escape(cell.reason)}</span></td>'
-    text = escape(cell.text)
-    return f'<td class="best"><strong>{text}</strong></td>' if cell.best else f"<td>{text}</td>"
+        word = "–" if cell.reason.startswith("not applicable") else "missing"
+        return f'<span class="missing">{word}<span class="reason">{escape(cell.reason)}</span></span>'
+    return f"<strong>{escape(cell.text)}</strong>" if cell.best else escape(cell.text)
 
 
 def findings_list(findings: Mapping[str, Sequence[Finding]]) -> str:
     """The diagnosis of each run, by its name."""
     parts = []
     for place, (name, found) in enumerate(findings.items()):
-        items = "".join(_finding(finding) for finding in found)
-        content = f'<ul class="findings">{items}</ul>' if items else '<p class="sound">No symptom found.</p>'
+        content = f'<ul class="findings">{"".join(map(_finding, found))}</ul>' if found else NO_FINDING
         parts.append(
             f'<article class="card" style="--run: {run_colour(place)}"><h3>{escape(name)}</h3>{content}</article>'
         )
@@ -135,62 +163,17 @@ def _finding(finding: Finding) -> str:
     )
 
 
-def figure_block(illustration: Illustration, png: bytes) -> str:
-    return (
-        f'<figure><div class="scroll"><img src="{data_uri(png)}" alt="{escape(illustration.alt)}"></div>'
+def figure_section(illustration: Illustration) -> Section:
+    """The figure, with a narrow version for phones."""
+    wide = data_uri(render_png(illustration.figure, DOTS_PER_INCH))
+    narrow = data_uri(render_png(illustration.narrow or stack_panels(illustration.figure), DOTS_PER_INCH))
+    content = (
+        f'<figure><picture><source media="(max-width: 640px)" srcset="{narrow}">'
+        f'<img src="{wide}" alt="{escape(illustration.alt)}"></picture>'
         f"<figcaption>{escape(illustration.caption)}</figcaption></figure>"
     )
-
-
-def settings_table(runs: Sequence[RunHistory], rows: Sequence[tuple[str, Sequence[str]]]) -> str:
-    if len(runs) < 2:
-        return "<p>There is one run, so nothing to compare its settings with.</p>"
-    if not rows:
-        return "<p>All resolved settings are the same.</p>"
-    lines = "".join(
-        f'<tr><th scope="row"><code>{escape(key)}</code></th>'
-        + "".join(f"<td><code>{escape(value)}</code></td>" for value in values)
-        + "</tr>"
-        for key, values in rows
-    )
-    return (
-        "<p>Every other resolved setting is the same in all runs.</p>"
-        f'<div class="scroll"><table><thead><tr><th scope="col">setting</th>{_run_headings(runs)}</tr></thead>'
-        f"<tbody>{lines}</tbody></table></div>"
-    )
-
-
-def protocol_table(runs: Sequence[RunHistory]) -> str:
-    lines = []
-    for run in runs:
-        for result in run.results.values():
-            facts = (
-                result.protocol,
-                result.protocol_hash or "no hash",
-                "not recorded" if result.images is None else f"{result.images:,}",
-                "not recorded" if result.seconds is None else f"{result.seconds:,.1f}",
-            )
-            cells = "".join(f"<td>{escape(fact)}</td>" for fact in facts)
-            lines.append(f'<tr><th scope="row">{escape(run.name)}</th>{cells}</tr>')
-        if not run.results:
-            lines.append(
-                f'<tr><th scope="row">{escape(run.name)}</th><td colspan="4">not evaluated under a protocol</td></tr>'
-            )
-    headings = "".join(
-        f'<th scope="col">{heading}</th>' for heading in ("run", "protocol", "hash", "images", "seconds")
-    )
-    return (
-        "<p>A protocol says exactly how the numbers were measured; numbers with equal hashes, taken on the same images, compare.</p>"
-        f'<div class="scroll"><table><thead><tr>{headings}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'
-    )
+    return illustration.anchor, illustration.title, content
 
 
 def data_uri(png: bytes) -> str:
     return f"data:image/png;base64,{base64.b64encode(png).decode('ascii')}"
-
-
-def _run_headings(runs: Sequence[RunHistory]) -> str:
-    return "".join(
-        f'<th scope="col"><span class="dot" style="--run: {run_colour(place)}"></span>{escape(run.name)}</th>'
-        for place, run in enumerate(runs)
-    )

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
-from torch import Tensor
 
 from arcvq.errors import ArcvqError
+from arcvq.metrics import near_duplicate_share
+from arcvq.storage import read_tensors
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -24,27 +24,15 @@ class Snapshot:
     step: int
     path: Path
 
-    @cached_property
+    @property
     def counts(self) -> IntArray:
-        """Tokens per code over the evaluation set, (K,). Read alone, so that a usage curve does not load the codes."""
-        counts = self._read("counts")
-        if counts.ndim != 1 or len(counts) == 0 or counts.is_floating_point() or bool((counts < 0).any()):
-            raise ArcvqError(
-                f"{self.path}: counts must be K whole numbers, none negative; "
-                f"found shape {tuple(counts.shape)}, {counts.dtype}"
-            )
-        return np.asarray(counts.numpy(), dtype=np.int64)
+        """Tokens per code over the evaluation set, (K,)."""
+        return self._arrays[1]
 
-    @cached_property
+    @property
     def codebook(self) -> FloatArray:
         """The codes, (K, D)."""
-        codebook = self._read("codebook")
-        if codebook.ndim != 2 or codebook.shape[0] != self.counts.shape[0]:
-            raise ArcvqError(
-                f"{self.path}: codebook must be (K, D) with one count per code; "
-                f"found {tuple(codebook.shape)} and {self.counts.shape[0]} counts"
-            )
-        return np.asarray(codebook.to(torch.float64).numpy(), dtype=np.float64)
+        return self._arrays[0]
 
     @cached_property
     def norms(self) -> FloatArray:
@@ -86,21 +74,28 @@ class Snapshot:
         shares = self.counts[self.used] / self.token_count
         return float(np.exp(-(shares * np.log(shares)).sum()))
 
+    @cached_property
+    def near_duplicates(self) -> int:
+        """How many finite codes have another close by, as the metric `near_duplicate_share_distance` counts them."""
+        codes = torch.from_numpy(self.codebook[self.finite])
+        return round(near_duplicate_share(codes)["distance"] * len(codes)) if len(codes) > 1 else 0
+
     def most_used_first(self) -> IntArray:
         """Indices of the finite codes by falling count; a stable sort, so that ties keep the codebook's order."""
         order = np.argsort(-self.counts, kind="stable")
         return np.asarray(order[self.finite[order]], dtype=np.int64)
 
-    def _read(self, name: str) -> Tensor:
-        try:
-            with safe_open(self.path, framework="pt") as file:
-                if name not in file.keys():  # noqa: SIM118 - safe_open is no mapping
-                    raise ArcvqError(f"{self.path}: no tensor called {name}; a snapshot has codebook and counts")
-                tensor: Tensor = file.get_tensor(name)
-                return tensor
-        except (OSError, SafetensorError) as error:
-            reason = " ".join(str(error).split())
-            raise ArcvqError(f"{self.path}: not a readable codebook snapshot ({reason})") from error
+    @cached_property
+    def _arrays(self) -> tuple[FloatArray, IntArray]:
+        tensors = read_tensors(self.path, "a codebook snapshot")
+        codebook, counts = (tensors.get(name, torch.zeros(0)) for name in ("codebook", "counts"))
+        whole = not counts.is_floating_point() and bool((counts >= 0).all())
+        if codebook.ndim != 2 or counts.shape != codebook.shape[:1] or not whole or len(counts) == 0:
+            raise ArcvqError(
+                f"{self.path}: expected a codebook (K, D) and K counts, whole and none negative; "
+                f"found {tuple(codebook.shape)} and {counts.dtype} {tuple(counts.shape)}"
+            )
+        return codebook.double().numpy(), counts.long().numpy()
 
 
 def evenly_spaced(indices: IntArray, limit: int) -> IntArray:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from arcvq.cli.command import Commands, Handler, Parser
+from arcvq.cli.report import add_report
 from arcvq.cli.systems import add_presets, add_systems
 from arcvq.cli.tokens import add_decode, add_encode, add_reconstruct
 from arcvq.cli.training import add_demo, add_evaluate, add_train
@@ -18,13 +19,14 @@ from arcvq.errors import ArcvqError, Stopped
 # In the order of the help.
 COMMANDS = (
     add_demo,
-    add_systems,
-    add_presets,
     add_train,
     add_evaluate,
+    add_report,
     add_reconstruct,
     add_encode,
     add_decode,
+    add_systems,
+    add_presets,
 )
 
 

@@ -137,6 +137,6 @@ def _reading(
 
 def _print_skipped(skipped: dict[str, str]) -> None:
     if skipped:
-        print(f"{len(skipped)} images cannot be read and were left out:", file=sys.stderr)
+        print(f"{len(skipped)} of the images cannot be read and were left out:", file=sys.stderr)
     for name, reason in skipped.items():
         print(f"  {name}: {reason}", file=sys.stderr)

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from arcvq.functional.arc_kernels import ROOM, Pulls, powers_of_two
+from arcvq.functional.arc_finish_kernels import ROOM, Pulls, powers_of_two
 from arcvq.functional.launches import PROGRAMS, cdiv, launch, parts_of
 from arcvq.functional.row_kernels import LENGTH, Rows, add_products, load_rows, lower_halves, row_scores
 from arcvq.functional.tilings import Tiling, tiling_for

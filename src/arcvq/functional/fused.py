@@ -157,12 +157,12 @@ def _forward(
     search: bool,
 ) -> Loss:
     """The loss, the tokens, and what the loss's backward needs."""
-    from arcvq.functional import arc_kernels, row_kernels, search_kernels
+    from arcvq.functional import arc_finish_kernels, arc_kernels, row_kernels, search_kernels
 
     latents, codes = latents.contiguous(), codes.contiguous()
     z, c = row_kernels.split_rows(latents, codes, NO_DIRECTION)
     tokens = search_kernels.search(latents, codes, z, c, None) if search else _no_tokens(latents)
-    widening = arc_kernels.Margin(margin, smallest_sine, monotone)
+    widening = arc_finish_kernels.Margin(margin, smallest_sine, monotone)
     negatives, losses, *pulls = arc_kernels.statistics(z, c, valid, scale, top_k, widening)
     tops, top_pulls, pushes = pulls
     return losses.mean(), tokens, negatives, tops, top_pulls, pushes, z.halves, z.inverse, c.halves
@@ -184,12 +184,12 @@ def _backward(
     margin: float,
     smallest_sine: float,
 ) -> Tensor:
-    from arcvq.functional import arc_backward_kernels, arc_kernels, row_kernels
+    from arcvq.functional import arc_backward_kernels, arc_finish_kernels, row_kernels
 
     z = row_kernels.Rows(z_halves, z_inverse)
     c = row_kernels.Rows(c_halves, negatives)  # the codes' lengths are not asked for
-    pulls = arc_kernels.Pulls(tops, top_pulls, pushes)
-    shrink = arc_kernels.Margin(margin, smallest_sine, False).steepest(scale) / negatives.shape[0]
+    pulls = arc_finish_kernels.Pulls(tops, top_pulls, pushes)
+    shrink = arc_finish_kernels.Margin(margin, smallest_sine, False).steepest(scale) / negatives.shape[0]
     return arc_backward_kernels.backward(latents.contiguous(), z, c, valid, negatives, pulls, grad, shrink, scale)
 
 
@@ -350,10 +350,10 @@ def _finish_operator(
     monotone: bool,
 ) -> Triple:
     """Each code's loss and its two slopes."""
-    from arcvq.functional import arc_kernels
+    from arcvq.functional import arc_finish_kernels
 
     statistics = (top_cosines.contiguous(), top_tokens.contiguous(), negatives.contiguous())
-    return arc_kernels.finish(*statistics, scale, arc_kernels.Margin(margin, smallest_sine, monotone))
+    return arc_finish_kernels.finish(*statistics, scale, arc_finish_kernels.Margin(margin, smallest_sine, monotone))
 
 
 @_finish_operator.register_fake

@@ -107,3 +107,10 @@ _matmul.register_autograd(_matmul_backward, setup_context=_matmul_setup)
 def matmul(a: Tensor, b: Tensor) -> Tensor:
     """(n, d) @ (d, m) in full precision. An exported program gets the plain operator, so that it needs no arcvq to run."""
     return a @ b if is_exporting() else _matmul(a, b)
+
+
+@contextmanager
+def full_precision(device: torch.device) -> Iterator[None]:
+    """For measurements: no autocast and no TensorFloat-32, which would show in the fourth digit of a feature."""
+    with ieee_convolutions(), torch.autocast(device.type, enabled=False):
+        yield

@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from arcvq.errors import ArcvqError
+from arcvq.functional.precision import full_precision
 from arcvq.metrics.eight_bit import pil_resize, tile_to_rgb
-from arcvq.metrics.precision import full_precision
 from arcvq.metrics.weights import fill, load_weights
 
 INPUT_SIZE = 299

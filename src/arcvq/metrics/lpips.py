@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from arcvq.errors import ArcvqError
+from arcvq.functional.precision import full_precision
 from arcvq.metrics.image import check_pair
-from arcvq.metrics.precision import full_precision
 from arcvq.metrics.weights import fill, load_weights
 
 LpipsName = Literal["vgg", "alex"]

@@ -22,20 +22,37 @@ if TYPE_CHECKING:
     from arcvq.quantizers.base import Quantizer
 
 
-# Gradient accumulation over 64 micro-batches with two forward passes each (two losses, activation checkpointing) is still silent.
+# Optimizer steps without an update before the warning; and forward passes, where no parameter shows the steps (gradient
+# accumulation takes many for one step).
+STEPS_WITHOUT_UPDATE = 20
 PASSES_WITHOUT_UPDATE = 128
 
 
-def remind_of_updates(quantizer: Quantizer, passes: int) -> None:
-    """Warn once when training goes on without `after_step` or `attach`. `passes`: forward passes since the last update."""
-    if passes != PASSES_WITHOUT_UPDATE + 1 or quantizer.frozen or not quantizer.needs_updates:
-        return
-    warnings.warn(
-        f"{type(quantizer).__name__}: {passes} forward passes in training mode without an update: schedules stand still, and "
-        "codes are neither bounded nor moved. Call after_step(output) after each optimizer step, or attach(optimizer) once; "
-        "eval() if this is no training",
-        stacklevel=4,
-    )
+class UpdateReminder:
+    """Warns once when training goes on without `after_step` or `attach`."""
+
+    def __init__(self) -> None:
+        self.warned = False
+        self.reset()
+
+    def reset(self) -> None:
+        """The quantizer was updated."""
+        self.steps, self.passes, self.version = 0, 0, -1
+
+    def note_pass(self, quantizer: Quantizer) -> None:
+        """A forward pass in training. Parameters that an optimizer has changed since the last one show a step."""
+        version = sum(parameter._version for parameter in quantizer.parameters())
+        self.steps += self.version not in (-1, version)
+        self.passes, self.version = self.passes + 1, version
+        overdue = self.steps > STEPS_WITHOUT_UPDATE or self.passes > PASSES_WITHOUT_UPDATE
+        if overdue and not self.warned and not quantizer.frozen and quantizer.needs_updates:
+            self.warned = True
+            warnings.warn(
+                f"{type(quantizer).__name__} was trained for {self.steps or self.passes} {'steps' if self.steps else 'forward passes'} "
+                "without an update: schedules stand still, and codes are neither bounded nor moved. Call after_step(output) after "
+                "each optimizer step, or attach(optimizer) once; eval() if this is no training",
+                stacklevel=3,
+            )
 
 
 class Attachment:

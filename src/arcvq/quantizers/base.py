@@ -16,7 +16,7 @@ from arcvq import distributed
 from arcvq.config import nearest, parse
 from arcvq.errors import ArcvqError, Diverged
 from arcvq.functional import perplexity, token_counts
-from arcvq.quantizers.attachment import Attachment, remind_of_updates
+from arcvq.quantizers.attachment import Attachment, UpdateReminder
 from arcvq.quantizers.quantized import Quantized, UpdateInputs
 
 Config = TypeVar("Config")
@@ -97,7 +97,7 @@ class Quantizer(nn.Module):
         self.register_buffer("step", torch.zeros((), dtype=torch.int64))
         self.frozen = False  # by a stage of training that leaves the codes alone: then a step only lets time pass
         self._attachment: Attachment | None = None
-        self._passes = 0  # forward passes with gradients since the last update
+        self._reminder = UpdateReminder()
 
     # ---- what a subclass says -------------------------------------------------------------------------------------------
 
@@ -166,8 +166,7 @@ class Quantizer(nn.Module):
             if self._attachment is not None:
                 self._attachment.watch(output)
             elif host_may_read(flat):
-                self._passes += 1
-                remind_of_updates(self, self._passes)
+                self._reminder.note_pass(self)
         return output
 
     @torch.no_grad()
@@ -226,7 +225,7 @@ class Quantizer(nn.Module):
 
     def update(self, inputs: Sequence[UpdateInputs]) -> None:
         """What follows one optimizer step. Frozen: only `step` is incremented."""
-        self._passes = 0
+        self._reminder.reset()
         if self.frozen:
             Quantizer._update(self, inputs)
         else:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from arcvq.analysis.figures.style import LABEL_SIZE, TEXT_COLOUR, TICK_SIZE, bare, dress, grid_of_axes, new_figure, say
+from arcvq.analysis.figures.style import LABEL_SIZE, TEXT_COLOUR, TICK_SIZE, bare, dress, say, square_panels
 from arcvq.analysis.history import RunHistory
 from arcvq.analysis.snapshot import FloatArray, IntArray, evenly_spaced
 
@@ -18,15 +18,12 @@ COLOUR_QUANTILE = 0.995
 
 def pairwise_distances(runs: Sequence[RunHistory]) -> Figure:
     """The ℓ2 distance of every pair of codes, most used codes first; one panel per run, one colour scale."""
-    columns = min(len(runs), 3)
-    rows = -(-len(runs) // columns)
-    figure = new_figure({1: 6.4, 2: 4.9, 3: 3.9}[columns] * rows)  # panels are square
-    cells = [axes for row in grid_of_axes(figure, rows, columns) for axes in row]
+    figure, panels = square_panels(len(runs))
     matrices = [distance_matrix(run) for run in runs]
     ends = [float(np.quantile(matrix, COLOUR_QUANTILE)) for matrix in matrices if matrix.size]
     end = max([*ends, 1e-12])
     image = None
-    for axes, run, matrix in zip(cells, runs, matrices):
+    for axes, run, matrix in zip(panels, runs, matrices):
         snapshot = run.last_snapshot
         dress(axes, title=run.name, x=_shown(len(matrix), snapshot.size), grid=False)
         if matrix.size == 0:
@@ -44,10 +41,8 @@ def pairwise_distances(runs: Sequence[RunHistory]) -> Figure:
             # Where the used codes end: bright inside, and one look says whether the rest is anything but a clump.
             for line in (axes.axhline, axes.axvline):
                 line(used - 0.5, color="white", linewidth=1.0, linestyle=(0, (4, 3)))
-    for axes in cells[len(runs) :]:
-        axes.set_axis_off()
     if image is not None:
-        bar = figure.colorbar(image, ax=cells[: len(runs)], shrink=0.82, pad=0.015, extend="max")
+        bar = figure.colorbar(image, ax=panels, shrink=0.82, pad=0.015, extend="max")
         bar.set_label("ℓ2 distance", fontsize=LABEL_SIZE, color=TEXT_COLOUR)
         bar.ax.tick_params(labelsize=TICK_SIZE, colors=TEXT_COLOUR)
         bar.outline.set_visible(False)

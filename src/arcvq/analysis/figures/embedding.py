@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from arcvq.analysis.figures.style import UNUSED_COLOUR, bare, dress, grid_of_axes, legend, new_figure, run_colour, say
+from arcvq.analysis.figures.style import UNUSED_COLOUR, bare, dress, legend, run_colour, say, square_panels
 from arcvq.analysis.history import RunHistory
 from arcvq.analysis.snapshot import FloatArray, IntArray, evenly_spaced
 
@@ -22,14 +22,9 @@ NEIGHBOURHOOD = 30.0
 
 def codebook_map(runs: Sequence[RunHistory]) -> Figure:
     """The last codebook of each run in two dimensions; circles are used codes, larger for more use, crosses unused."""
-    columns = min(len(runs), 3)
-    rows = -(-len(runs) // columns)
-    figure = new_figure({1: 6.4, 2: 5.3, 3: 4.4}[columns] * rows)
-    cells = [axes for row in grid_of_axes(figure, rows, columns) for axes in row]
-    for position, (axes, run) in enumerate(zip(cells, runs)):
+    figure, panels = square_panels(len(runs), legend_height=0.4)
+    for position, (axes, run) in enumerate(zip(panels, runs)):
         _draw(axes, run, run_colour(position))
-    for axes in cells[len(runs) :]:
-        axes.set_axis_off()
     return figure
 
 
@@ -53,17 +48,9 @@ def embed(codes: FloatArray) -> tuple[FloatArray, str]:
 
 
 def _principal_components(codes: FloatArray) -> FloatArray:
-    if len(codes) == 0:
-        return np.zeros((0, 2))
-    centred = codes - codes.mean(axis=0)
-    left, lengths, _ = np.linalg.svd(centred, full_matrices=False)
-    points = np.zeros((len(codes), 2))
-    kept = min(2, len(lengths))
-    # A singular vector's sign is arbitrary; fix it by its largest entry.
-    for column in range(kept):
-        vector = left[:, column]
-        points[:, column] = vector * lengths[column] * np.sign(vector[np.abs(vector).argmax()] or 1.0)
-    return points
+    left, lengths, _ = np.linalg.svd(codes - codes.mean(axis=0), full_matrices=False)
+    points = (left * lengths)[:, :2]
+    return np.pad(points, ((0, 0), (0, 2 - points.shape[1])))
 
 
 def _draw(axes: Axes, run: RunHistory, colour: str) -> None:

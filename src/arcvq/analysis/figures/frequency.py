@@ -38,5 +38,5 @@ def code_frequency(runs: Sequence[RunHistory]) -> Figure:
     else:
         say(axes, "no tokens were counted")
     axes.set_xlim(0, largest * 1.01)
-    dress(axes, title="Tokens per code, most used first (log scale)", x="rank of the code", y="tokens")
+    dress(axes, title="Tokens per code (log scale)", x="rank of the code, most used first", y="tokens")
     return figure

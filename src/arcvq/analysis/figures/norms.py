@@ -12,7 +12,6 @@ from arcvq.analysis.figures.style import (
     UNUSED_COLOUR,
     dress,
     grid_of_axes,
-    is_wide_range,
     legend,
     new_figure,
     run_colour,
@@ -24,6 +23,7 @@ from arcvq.analysis.snapshot import FloatArray, Snapshot
 BINS = 60
 # A ball so many times as wide as the longest code is long since gone: it would only squeeze the codes into one bin.
 FAR = 3.0
+WIDE = 30.0
 
 
 def norm_histograms(runs: Sequence[RunHistory]) -> Figure:
@@ -56,8 +56,9 @@ def _draw(axes: Axes, snapshot: Snapshot, edges: FloatArray, colour: str) -> Non
         norms = snapshot.norms[mask & snapshot.finite]
         if len(norms):
             clipped = np.clip(norms, edges[0], edges[-1])  # a norm of zero has no place on a log axis: the first bin
-            axes.hist(clipped, bins=edges.tolist(), color=fill, alpha=0.62, label=f"{len(norms):,} {label}", zorder=2)
-            axes.hist(clipped, bins=edges.tolist(), color=fill, histtype="step", linewidth=1.3, zorder=3)
+            codes, _ = np.histogram(clipped, edges)
+            axes.stairs(codes, edges, fill=True, color=fill, alpha=0.62, label=f"{len(norms):,} {label}", zorder=2)
+            axes.stairs(codes, edges, color=fill, linewidth=1.3, zorder=3)
     if not snapshot.finite.any():
         say(axes, "no code is finite")
 
@@ -82,6 +83,7 @@ def _common_edges(runs: Sequence[RunHistory]) -> tuple[FloatArray, bool]:
     positive = values[values > 0]
     if len(positive) == 0:
         return np.linspace(0.0, 1.0, BINS + 1), False
-    if is_wide_range(values):
+    low, high = np.quantile(positive, [0.01, 0.99])
+    if high > WIDE * low:  # a linear axis would press most codes into one bar
         return np.geomspace(positive.min() * 0.98, positive.max() * 1.02, BINS + 1), True
     return np.linspace(0.0, positive.max() * 1.02, BINS + 1), False

@@ -1,18 +1,18 @@
 """Images beside what each tokenizer makes of them."""
 
 from collections.abc import Mapping
+from textwrap import fill
+from typing import Any
 
-import numpy as np
 import torch
 from matplotlib.axes import Axes
-from matplotlib.colors import hsv_to_rgb
 from matplotlib.figure import Figure
 from torch import Tensor
 
 from arcvq.analysis.figures.style import (
     LABEL_SIZE,
-    MUTED_COLOUR,
     PAGE_WIDTH,
+    PHONE_WIDTH,
     TEXT_COLOUR,
     bare,
     grid_of_axes,
@@ -24,48 +24,42 @@ from arcvq.errors import ArcvqError
 
 # More columns than this leave each image too small to judge.
 MOST_IMAGES = 10
+PHONE_IMAGES = 5
 
-GOLDEN_RATIO = 0.618033988749895
+# A longer name of a run takes several lines.
+LABEL_CHARACTERS = 16
 
 
 def reconstruction_grid(
-    originals: Tensor, reconstructions: Mapping[str, Tensor], tokens: Mapping[str, Tensor] | None = None
+    originals: Tensor, rebuilt: Mapping[str, Tensor], places: Mapping[str, int] | None = None, *, narrow: bool = False
 ) -> Figure:
-    """Originals in the first row, one row per run below; with `tokens` (B, h, w), each run's token grids below its row.
+    """Originals in the first row, one row per run below.
 
-    Images are uint8, (B, 1 or 3, H, W). The first MOST_IMAGES are shown.
+    Images are uint8, (B, 1 or 3, H, W). The first MOST_IMAGES are shown, or PHONE_IMAGES where `narrow`. `places` says which
+    colour a run has; by default they are in order.
     """
     check_images(originals, "originals")
-    for name, images in reconstructions.items():
+    for name, images in rebuilt.items():
         check_images(images, f"reconstructions of {name}")
         if images.shape != originals.shape:
             raise ArcvqError(
                 f"reconstructions of {name}: expected the originals' shape {tuple(originals.shape)}, "
                 f"found {tuple(images.shape)}"
             )
-    columns = min(len(originals), MOST_IMAGES)
+    columns = min(len(originals), PHONE_IMAGES if narrow else MOST_IMAGES)
     rows: list[tuple[str, str, list[FloatArray]]] = [("original", TEXT_COLOUR, _pictures(originals, columns))]
-    for position, (name, images) in enumerate(reconstructions.items()):
-        rows.append((name, run_colour(position), _pictures(images, columns)))
-        if tokens is not None and name in tokens:
-            rows.append(("its tokens", MUTED_COLOUR, _token_pictures(tokens[name], columns, len(originals), name)))
+    for position, (name, images) in enumerate(rebuilt.items()):
+        rows.append((name, run_colour((places or {}).get(name, position)), _pictures(images, columns)))
 
     height, width = originals.shape[-2:]
-    cell = (PAGE_WIDTH - 1.2) / max(columns, 4)
-    figure = new_figure(len(rows) * cell * height / width + 0.1, padding=0.035)
+    page = PHONE_WIDTH if narrow else PAGE_WIDTH
+    cell = (page - 1.2) / max(columns, 4)
+    figure = new_figure(len(rows) * cell * height / width + 0.1, width=page, padding=0.035)
     for (label, colour, pictures), row in zip(rows, grid_of_axes(figure, len(rows), columns)):
         for axes, picture in zip(row, pictures):
             _show(axes, picture)
-        row[0].set_ylabel(
-            label,
-            rotation=0,
-            ha="right",
-            va="center",
-            labelpad=10,
-            fontsize=LABEL_SIZE,
-            color=colour,
-            fontweight="bold",
-        )
+        place: dict[str, Any] = {"rotation": 0, "ha": "right", "va": "center", "labelpad": 10}
+        row[0].set_ylabel(fill(label, LABEL_CHARACTERS), size=LABEL_SIZE, color=colour, weight="bold", **place)
     return figure
 
 
@@ -86,16 +80,6 @@ def check_images(images: Tensor, what: str) -> None:
 def _pictures(images: Tensor, count: int) -> list[FloatArray]:
     colour = images[:count].expand(-1, 3, -1, -1) if images.shape[1] == 1 else images[:count]
     return list(colour.permute(0, 2, 3, 1).cpu().double().div(255.0).numpy())  # each (H, W, 3)
-
-
-def _token_pictures(tokens: Tensor, count: int, images: int, name: str) -> list[FloatArray]:
-    if tokens.ndim != 3 or len(tokens) != images:
-        raise ArcvqError(f"tokens of {name}: expected (B, h, w) with B = {images}, found {tuple(tokens.shape)}")
-    index = tokens[:count].cpu().double().numpy()
-    # Steps of the golden ratio around the colour circle keep neighbouring indices apart.
-    hue = (index * GOLDEN_RATIO) % 1.0
-    value = 0.55 + 0.4 * ((index * GOLDEN_RATIO**2) % 1.0)
-    return list(hsv_to_rgb(np.stack([hue, np.full_like(hue, 0.65), value], axis=-1)))
 
 
 def _show(axes: Axes, picture: FloatArray) -> None:

@@ -3,13 +3,10 @@
 from io import BytesIO
 from typing import Any
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
-
-from arcvq.analysis.snapshot import FloatArray
 
 # Okabe and Ito's colour-blind-safe colours, the ones that read well as lines on white; a run keeps its place in the list.
 RUN_COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
@@ -19,6 +16,7 @@ MUTED_COLOUR = "#6B7280"
 GRID_COLOUR = "#E5E7EB"
 
 PAGE_WIDTH = 10.8  # inches; at 100 CSS pixels to the inch, the width of the report's column
+PHONE_WIDTH = 5.2
 TITLE_SIZE = 12.5
 LABEL_SIZE = 11
 TICK_SIZE = 10
@@ -28,12 +26,41 @@ def run_colour(position: int) -> str:
     return RUN_COLOURS[position % len(RUN_COLOURS)]
 
 
-def new_figure(height: float, *, padding: float = 0.1) -> Figure:
-    """An empty figure of the page's width; `padding` is in inches, around each panel."""
+def new_figure(height: float, *, width: float = PAGE_WIDTH, padding: float = 0.1) -> Figure:
+    """An empty figure; `padding` is in inches, around each panel."""
     layout = ConstrainedLayoutEngine(w_pad=padding, h_pad=padding)
-    figure = Figure(figsize=(PAGE_WIDTH, height), layout=layout, facecolor="white")
+    figure = Figure(figsize=(width, height), layout=layout, facecolor="white")
     FigureCanvasAgg(figure)  # a canvas of its own: no window system, no pyplot registry
     return figure
+
+
+def stack_panels(figure: Figure) -> Figure:
+    """Move the figure's panels below one another, for a phone. Changes the figure in place."""
+    panels = [axes for axes in figure.axes if axes.get_subplotspec() is not None]
+    shown = [axes for axes in panels if axes.axison or axes.get_legend() or axes.texts]
+    rows = panels[0].get_subplotspec().get_gridspec().nrows  # type: ignore[union-attr]
+    height = figure.get_figheight() / rows
+    for axes in panels:
+        if axes not in shown:
+            axes.remove()
+    grid = figure.add_gridspec(len(shown), 1)
+    for row, axes in enumerate(shown):
+        axes.set_subplotspec(grid[row])
+        if axes.axison:
+            axes.tick_params(labelleft=True, labelbottom=True)
+    figure.set_size_inches(PHONE_WIDTH, height * len(shown))
+    return figure
+
+
+def square_panels(count: int, *, legend_height: float = 0.0) -> tuple[Figure, list[Axes]]:
+    """A figure with so many panels, up to three beside each other."""
+    columns = min(count, 3)
+    rows = -(-count // columns)
+    figure = new_figure(({1: 6.4, 2: 4.9, 3: 3.9}[columns] + legend_height) * rows)
+    cells = [axes for row in grid_of_axes(figure, rows, columns) for axes in row]
+    for axes in cells[count:]:
+        axes.set_axis_off()
+    return figure, cells[:count]
 
 
 def grid_of_axes(figure: Figure, rows: int, columns: int, **sharing: Any) -> list[list[Axes]]:
@@ -81,12 +108,3 @@ def render_png(figure: Figure, dots_per_inch: int) -> bytes:
     buffer = BytesIO()
     figure.savefig(buffer, format="png", dpi=dots_per_inch, metadata={"Software": None})
     return buffer.getvalue()
-
-
-def is_wide_range(values: FloatArray, *, factor: float = 30.0) -> bool:
-    """Whether positive values span so much that a linear axis would press most of them into one bar."""
-    positive = values[values > 0]
-    if len(positive) == 0:
-        return False
-    low, high = np.quantile(positive, [0.01, 0.99])
-    return bool(high > factor * low)

@@ -28,8 +28,8 @@ def usage_over_time(runs: Sequence[RunHistory]) -> Figure:
     """Share of codes in use, and perplexity, against the step."""
     figure = new_figure(3.9)
     usage_axes, perplexity_axes = grid_of_axes(figure, 1, 2)[0]
-    _draw(usage_axes, runs, lambda run: _scaled(run.usage_series(), 100.0))
-    _draw(perplexity_axes, runs, lambda run: run.perplexity_series())
+    _draw(usage_axes, runs, lambda run: run.evaluation_series("usage"), scale=100.0)
+    _draw(perplexity_axes, runs, lambda run: run.evaluation_series("perplexity"))
     dress(usage_axes, title="Codes in use (% of the codebook)", x="training step")
     dress(perplexity_axes, title="Perplexity (effective number of codes)", x="training step")
     usage_axes.set_ylim(0, 104)
@@ -54,35 +54,31 @@ def loss_curves(runs: Sequence[RunHistory]) -> Figure:
     """Each loss term on a log scale: the smoothed curve, with the logged values faint behind it."""
     terms = [term for term in LOSS_TERMS if any(len(run.train_series(term)) for run in runs)]
     columns = 3
-    rows = -(-(len(terms) + 1) // columns)  # one more cell, for the legend
+    rows = max(-(-len(terms) // columns), 1)
     figure = new_figure(2.75 * rows)
     cells = [axes for row in grid_of_axes(figure, rows, columns) for axes in row]
     for axes, term in zip(cells, terms):
         _draw_loss(axes, runs, term)
-    legend_axes = cells[len(terms)]
-    for position, run in enumerate(runs):
-        legend_axes.plot([], [], color=run_colour(position), linewidth=2.2, label=run.name)
-    legend(legend_axes, loc="center")
     for axes in cells[len(terms) :]:
         axes.set_axis_off()
-    if not terms:
-        say(legend_axes, "no training losses were logged")
+    if terms:
+        legend(cells[0], loc="best")
+    else:
+        say(cells[0], "no training losses were logged")
     return figure
 
 
 def smooth(values: FloatArray, window: int) -> FloatArray:
-    """A centred running mean; near the ends, over the part of the window that exists."""
-    if window <= 1 or len(values) == 0:
+    """A centred running mean over an odd window; near the ends, over the part of the window that exists."""
+    if window <= 1:
         return values
-    half = window // 2
-    sums = np.concatenate([[0.0], np.cumsum(values)])
-    positions = np.arange(len(values))
-    starts = np.maximum(positions - half, 0)
-    ends = np.minimum(positions + half + 1, len(values))
-    return np.asarray((sums[ends] - sums[starts]) / (ends - starts), dtype=np.float64)
+    kernel = np.ones(window)
+    return np.convolve(values, kernel, "same") / np.convolve(np.ones_like(values), kernel, "same")
 
 
-def _draw(axes: Axes, runs: Sequence[RunHistory], series_of: Callable[[RunHistory], Series]) -> None:
+def _draw(
+    axes: Axes, runs: Sequence[RunHistory], series_of: Callable[[RunHistory], Series], scale: float = 1.0
+) -> None:
     for position, run in enumerate(runs):
         series = series_of(run)
         if len(series) == 0:
@@ -90,7 +86,7 @@ def _draw(axes: Axes, runs: Sequence[RunHistory], series_of: Callable[[RunHistor
         # The marker shape tells runs apart where colour cannot: in print, and on top of each other.
         marker = "osD^vP"[position % 6]
         axes.plot(
-            series.steps, series.values, color=run_colour(position), marker=marker, markersize=4.5, linewidth=2.2,
+            series.steps, scale * series.values, color=run_colour(position), marker=marker, markersize=4.5, linewidth=2.2,
             label=run.name, clip_on=False, zorder=3,
         )  # fmt: skip
     if not axes.lines:
@@ -134,7 +130,3 @@ def _plain_log_ticks(axes: Axes, ratio: float) -> None:
         axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if ratio < 100 else (1.0,), numticks=9))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.yaxis.set_minor_formatter(NullFormatter())
-
-
-def _scaled(series: Series, factor: float) -> Series:
-    return Series(series.steps, series.values * factor)

@@ -1,0 +1,31 @@
+"""The page that compares runs: report."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from arcvq.cli.command import Commands, print_json
+
+
+def add_report(commands: Commands) -> None:
+    sub = commands.add(
+        "report",
+        report,
+        "write a page that compares runs, finished or not, with figures and a diagnosis",
+        "  arcvq report runs/first --out runs/first/report\n  arcvq report runs/plain runs/arc --out runs/compared",
+    )
+    sub.add_argument("runs", nargs="+", metavar="RUN", help="folders that arcvq train wrote, of one data set")
+    sub.add_argument("--out", type=Path, required=True, metavar="DIR", help="write index.html there")
+    sub.add_argument("--json", action="store_true", help="print where the page is, and the findings, as JSON")
+
+
+def report(arguments: argparse.Namespace) -> int:
+    from arcvq.report import make_report
+
+    result = make_report(arguments.runs, arguments.out)
+    if arguments.json:
+        print_json(result.to_json())
+    else:
+        print(f"report: {result.page}")
+    return 0

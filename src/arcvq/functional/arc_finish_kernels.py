@@ -1,0 +1,136 @@
+"""The end of the ArcLoss for CUDA: each code's loss and how it pulls its tokens, from the statistics of arc_kernels.py."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from arcvq.functional.launches import cdiv, power_of_two
+
+# Where the largest pull is put: well below what half precision holds (65,504), so that the smallest are well above its least.
+ROOM = 16384.0
+
+
+@triton.jit
+def powers_of_two(exponent):
+    """e^x = 2^(x·log2 e): the hardware raises two. What the kernels give and take are natural logarithms."""
+    return exponent * 1.4426950408889634
+
+
+@dataclass(frozen=True)
+class Margin:
+    angle: float
+    smallest_sine: float
+    monotone: bool
+
+    @property
+    def numbers(self) -> tuple[float, float, float]:
+        return math.cos(self.angle), math.sin(self.angle), self.smallest_sine
+
+    def steepest(self, scale: float) -> float:
+        """No slope of a code's loss is larger, in a cosine or in the negatives."""
+        return scale * max(1.0, math.cos(self.angle) + abs(math.sin(self.angle)) / self.smallest_sine)
+
+
+class Pulls(NamedTuple):
+    """How strongly each code pulls its top tokens and pushes the others, on a scale that half precision holds."""
+
+    tops: Tensor  # (k, K) int32, which tokens
+    top_pulls: Tensor  # (k, K)
+    pulls: Tensor  # (K,)
+
+    @classmethod
+    def empty(cls, codes: int, top_k: int, device: torch.device) -> Pulls:
+        return cls(
+            torch.empty(top_k, codes, dtype=torch.int32, device=device),
+            torch.empty(top_k, codes, dtype=torch.float32, device=device),
+            torch.empty(codes, dtype=torch.float32, device=device),
+        )
+
+
+@triton.jit
+def _finish(top, token, negative, scale, cos_margin, sin_margin, smallest_sine, MONOTONE: tl.constexpr):
+    """Each code's loss, softplus(negatives − log Σ exp(s·cos(θ + m))), and its slope in each of the statistics."""
+    present = token >= 0
+    c = tl.where(present, top, 0.0)
+    sine = tl.sqrt_rn(tl.maximum(1 - c * c, 0.0))
+    value = tl.minimum(tl.maximum(c, -1.0), 1.0) * cos_margin - sine * sin_margin
+    slope = cos_margin + c * sin_margin / tl.maximum(sine, smallest_sine)
+    if MONOTONE:
+        beyond = c < -cos_margin
+        value = tl.where(beyond, c + cos_margin - 1, value)
+        slope = tl.where(beyond, 1.0, slope)
+    logits = tl.where(present, scale * value, float("-inf"))
+    peak = tl.max(logits, axis=1)
+    seen = peak > float("-inf")
+    peak = tl.where(seen, peak, 0.0)
+    mass = tl.exp(logits - peak[:, None])
+    total = tl.where(seen, tl.sum(mass, axis=1), 1.0)
+    gap = tl.where(seen, negative, 0.0) - peak - tl.log(total)
+    # softplus and its slope, without overflow; a code without any token says nothing.
+    small = tl.exp(-tl.abs(gap))
+    loss = tl.maximum(gap, 0.0) + tl.where(small < 1e-3, small - 0.5 * small * small, tl.log(1 + small))
+    pull = tl.where(seen, tl.where(gap >= 0, 1.0, small) / (1 + small), 0.0)
+    return tl.where(seen, loss, 0.0), -scale * slope * mass * (pull / total)[:, None], pull
+
+
+@triton.jit(do_not_specialize=["code_count"])
+def _finish_kernel(
+    top_cosines,
+    top_tokens,
+    negatives,
+    losses,
+    grad_top,
+    grad_negatives,
+    code_count,
+    scale,
+    cos_margin,
+    sin_margin,
+    smallest_sine,
+    MONOTONE: tl.constexpr,
+    TOP: tl.constexpr,
+    SLOTS: tl.constexpr,
+    CODES: tl.constexpr,
+):
+    rows = tl.program_id(0) * CODES + tl.arange(0, CODES)
+    inside = rows < code_count
+    slots = tl.arange(0, SLOTS)
+    place = rows[:, None].to(tl.int64) * TOP + slots[None, :]
+    held = inside[:, None] & (slots < TOP)[None, :]
+    token = tl.load(top_tokens + place, mask=held, other=-1)
+    top = tl.load(top_cosines + place, mask=held, other=0.0)
+    negative = tl.load(negatives + rows, mask=inside, other=0.0)
+    loss, slopes, pull = _finish(top, token, negative, scale, cos_margin, sin_margin, smallest_sine, MONOTONE)
+    tl.store(losses + rows, loss, mask=inside)
+    tl.store(grad_top + place, slopes, mask=held)
+    tl.store(grad_negatives + rows, pull, mask=inside)
+
+
+def finish(
+    top_cosines: Tensor, top_tokens: Tensor, negatives: Tensor, scale: float, margin: Margin
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Per code: its loss (K,), and the slope of that in its top cosines (K, k) and its negatives (K,)."""
+    code_count, top_k = top_cosines.shape
+    losses, grad_top, grad_negatives = (torch.empty_like(x) for x in (negatives, top_cosines, negatives))
+    _finish_kernel[(cdiv(code_count, 128),)](
+        top_cosines,
+        top_tokens,
+        negatives,
+        losses,
+        grad_top,
+        grad_negatives,
+        code_count,
+        scale,
+        *margin.numbers,
+        MONOTONE=margin.monotone,
+        TOP=top_k,
+        SLOTS=power_of_two(top_k),
+        CODES=128,
+    )
+    return losses, grad_top, grad_negatives
