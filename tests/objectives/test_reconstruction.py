@@ -15,7 +15,7 @@ VARIANCE = 0.3125
 
 
 def make(variance: float = VARIANCE, **options: Any) -> Reconstruction:
-    return OBJECTIVES.build(ReconstructionConfig(**options), variance)
+    return OBJECTIVES.build(ReconstructionConfig(**options), lambda: variance)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from arcvq.cli.command import Commands, positive, print_json
+from arcvq.cli.command import Commands, add_import, positive, print_json
 from arcvq.errors import ArcvqError
 
 
@@ -48,7 +48,7 @@ def add_train(commands: Commands) -> None:
         "  arcvq train sample/arcvq-vae --out runs/first\n"
         "  arcvq train cifar10/arcvq-vae --training.seed 2 --quantizer.arc.scale 20 --out runs/scale-20\n"
         "  arcvq train my.yaml --dry-run\n\n"
-        "Every setting can be given by its dotted name: --data.*, --tokenizer.*, --quantizer.*, --objective.*, --training.*;\n"
+        "Every setting can be given by its dotted name: --data.*, --autoencoder.*, --quantizer.*, --objective.*, --training.*;\n"
         "--dry-run prints them all with their values.",
         takes_settings=True,
     )
@@ -62,11 +62,10 @@ def add_train(commands: Commands) -> None:
     sub.add_argument(
         "--dry-run", action="store_true", help="print configuration, parameters, memory and time; write nothing"
     )
+    add_import(sub)
     sub.add_argument("--quiet", action="store_true", help="no progress")
     sub.add_argument("--json", action="store_true", help="print as JSON")
-    sub.usage = (
-        "arcvq train PRESET --out RUN [--key value ...] [--init-from RUN_OR_MODEL] [--dry-run] [--quiet] [--json]"
-    )
+    sub.usage = "arcvq train PRESET --out RUN [--key value ...] [--init-from RUN_OR_MODEL] [--import FILE.py] [--dry-run] [--quiet] [--json]"
 
 
 def train(arguments: argparse.Namespace) -> int:
@@ -132,6 +131,7 @@ def add_evaluate(commands: Commands) -> None:
     sub.add_argument("--protocol", nargs="+", default=["exact"], metavar="NAME", help="exact (default), paper, or both")
     sub.add_argument("--data", metavar="NAME", help="another data set than the run's own")
     sub.add_argument("--root", metavar="DIR", help="where data sets lie")
+    add_import(sub)
     sub.add_argument("--limit", type=positive, metavar="N", help="only the first N images")
     sub.add_argument("--metrics", nargs="+", metavar="NAME", help="only these")
     sub.add_argument(

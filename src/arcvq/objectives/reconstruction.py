@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -25,17 +26,21 @@ class ReconstructionConfig:
 
 
 class Reconstruction:
-    """`Reconstruction(variance, config=config)(reconstruction, images)` → a scalar, over the global batch."""
+    """`Reconstruction(pixel_variance, config=config)(reconstruction, images)` → a scalar, over the global batch.
+
+    `pixel_variance()` costs a pass over the training images, and is called only if it is needed.
+    """
 
     Config = ReconstructionConfig
 
-    def __init__(self, pixel_variance: float, *, config: ReconstructionConfig) -> None:
-        if config.normalise != "none" and not pixel_variance > 0:
+    def __init__(self, pixel_variance: Callable[[], float], *, config: ReconstructionConfig) -> None:
+        variance = 1.0 if config.normalise == "none" else pixel_variance()
+        if not variance > 0:
             raise ArcvqError(
                 "the training images are all of one colour: their variance is 0; set objective.normalise to none"
             )
         self.config = config
-        self.divisor = {"variance": pixel_variance, "variance01": pixel_variance / 4, "none": 1.0}[config.normalise]
+        self.divisor = variance / 4 if config.normalise == "variance01" else variance
 
     def __call__(self, reconstruction: Tensor, images: Tensor) -> Tensor:
         difference = reconstruction.float() - images.float()

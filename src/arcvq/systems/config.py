@@ -112,8 +112,7 @@ class TokenizerConfig(RunConfig):
         steps = self.training.stage_steps(source.batches_per_epoch)
         tokenizer = self.build_tokenizer(source.channels, source.image_size, sum(steps))
         tokenizer.check_size(*source.image_size)
-        variance = 1.0 if self.objective.normalise == "none" else source.pixel_variance()
-        objective = OBJECTIVES.build(self.objective, variance)
+        objective = OBJECTIVES.build(self.objective, source.pixel_variance)
         return self.make_task(tokenizer, objective, steps)
 
     def make_task(self, tokenizer: Tokenizer, objective: Any, steps: Sequence[int]) -> TokenizerTask:
