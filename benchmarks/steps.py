@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from arcvq.data import InMemoryImages
+from arcvq.data import ImageSource, InMemoryImages
 from arcvq.errors import ArcvqError
-from arcvq.systems import System, load_system
-from arcvq.training.loop import TrainingRun
+from arcvq.systems import TokenizerConfig, load_config
+from arcvq.training import Trainer
+from arcvq.training.launch import make_accelerator
 
 # How many images, and their shape. Their pixels are noise: the time of a step does not depend on them.
 SHAPES = {
@@ -42,55 +42,59 @@ def step_rows(
     for preset in presets:
         for name, way in WAYS.items():
             if device.type == "cuda" or way["capture"] == "never":
-                system = _system(preset, way, device, batch_size)
+                config = _config(preset, way, device, batch_size)
                 row = {"task": "step", "name": f"{preset}, {name}", "preset": preset, "way": name, **way}
-                yield row | {"batch_size": system.data.batch_size} | _measured(system, limit, seconds)
+                yield row | {"batch_size": config.data.batch_size} | _measured(config, limit, seconds)
 
 
-def _system(preset: str, way: dict[str, Any], device: torch.device, batch_size: int | None) -> System:
+def _config(preset: str, way: dict[str, Any], device: torch.device, batch_size: int | None) -> TokenizerConfig:
     settings = [f"--training.{key}={str(value).lower()}" for key, value in way.items()]
     settings += ["--training.device=cpu"] if device.type == "cpu" else []
     settings += [f"--data.batch_size={batch_size}"] if batch_size else []
-    return load_system(preset, settings)
+    config = load_config(preset, settings)
+    assert isinstance(config, TokenizerConfig)
+    return config
 
 
-def _measured(system: System, limit: int | None, seconds: float) -> dict[str, float]:
+def _measured(config: TokenizerConfig, limit: int | None, seconds: float) -> dict[str, float]:
     torch.compiler.reset()  # nothing compiled for the row before counts
     gc.collect()
-    images = _noise(system.data.name, limit)
+    source = ImageSource(_noise(config.data.name, limit), config.data.batch_size)
     with tempfile.TemporaryDirectory() as folder:
-        run = TrainingRun(system, Path(folder) / "run", quiet=True, images=(images, images))
-        if run.accelerator.device.type == "cuda":
+        accelerator = make_accelerator(config.training)
+        task = config.build(source)
+        out = Path(folder) / "run"
+        trainer = Trainer(task, source, source, config.training, out, quiet=True, accelerator=accelerator)
+        if trainer.device.type == "cuda":
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
-        run.start_codebook()
-        run.begin_stage()
-        batches = run.stage_batches()
-        _epoch(run, batches)  # compiles and captures
+        trainer.begin()
+        _epoch(trainer)  # compiles and captures
         times: list[float] = []
-        while len(times) < LEAST_EPOCHS or sum(times) * run.batches_per_epoch < seconds:
-            times.append(_epoch(run, batches))
+        while len(times) < LEAST_EPOCHS or sum(times) * source.batches_per_epoch < seconds:
+            times.append(_epoch(trainer))
         step = statistics.median(times)
         row = {
             "milliseconds": 1e3 * step,
             "fastest": 1e3 * min(times),
-            "images_per_second": len(images) / run.batches_per_epoch / step,
+            "images_per_second": source.length / source.batches_per_epoch / step,
         }
-        if run.accelerator.device.type == "cuda":
+        if trainer.device.type == "cuda":
             row["mebibytes"] = torch.cuda.max_memory_allocated() / 2**20
         return row
 
 
-def _epoch(run: TrainingRun, batches: Iterator[Tensor]) -> float:
-    """Seconds of a step. The device is waited for at the epoch's ends only."""
-    wait = torch.cuda.synchronize if run.accelerator.device.type == "cuda" else lambda: None
-    run.position.stage_step = 0  # a measurement may be longer than the training
+def _epoch(trainer: Trainer) -> float:
+    """Seconds of a step, over one epoch. The device is waited for at the epoch's ends only."""
+    wait = torch.cuda.synchronize if trainer.device.type == "cuda" else lambda: None
+    trainer.position.step = 0  # a measurement may be longer than the training
+    count = trainer.source.batches_per_epoch
     wait()
     began = time.perf_counter()
-    for _, batch in zip(range(run.batches_per_epoch), batches):
-        run.step(batch)
+    for _, batch in zip(range(count), trainer.batches()):
+        trainer.step(batch)
     wait()
-    return (time.perf_counter() - began) / run.batches_per_epoch
+    return (time.perf_counter() - began) / count
 
 
 def _noise(name: str, limit: int | None) -> InMemoryImages:

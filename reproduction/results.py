@@ -17,7 +17,7 @@ from arcvq.config import to_dict
 from arcvq.errors import ArcvqError
 from arcvq.metrics import PROTOCOLS, metric_label
 from arcvq.storage import read_json
-from arcvq.systems import parse_system
+from arcvq.systems import parse_config
 
 # Settings that change how a training is computed, not what is computed.
 COMPUTING = ("compile", "capture", "device", "checkpoints", "log_every")
@@ -59,7 +59,7 @@ class Result:
     @cached_property
     def config(self) -> dict[str, Any]:
         """With a value for options that came later than the result."""
-        return to_dict(parse_system(self.document["config"]))
+        return to_dict(parse_config(self.document["config"]))
 
     @cached_property
     def settings(self) -> dict[str, Any]:

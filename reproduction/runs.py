@@ -13,8 +13,8 @@ from arcvq.config import nearest, to_dict
 from arcvq.errors import ArcvqError
 from arcvq.metrics import PROTOCOLS
 from arcvq.storage import read_json, write_bytes, write_json
-from arcvq.systems import load_system
-from arcvq.training import RunFolder, measure, train
+from arcvq.systems import RunConfig, load_config, measure, train
+from arcvq.training import RunFolder
 from arcvq.training.environment import today
 from reproduction.results import decisive, difference, read_result
 
@@ -38,9 +38,9 @@ class Run:
     def key(self) -> str:
         return f"{self.data}/{self.name}-seed{self.seed}"
 
-    def system(self) -> Any:
+    def config(self) -> RunConfig:
         own = (f"--name={self.name}", f"--training.seed={self.seed}")
-        return load_system(f"{self.data}/{self.preset}", [*self.settings, *own])
+        return load_config(f"{self.data}/{self.preset}", [*self.settings, *own])
 
     def result(self, results: Path) -> Path:
         return results / f"{self.key}.json"
@@ -50,7 +50,7 @@ class Run:
         path = self.result(results)
         if not path.is_file():
             return False
-        wanted = decisive(to_dict(self.system()))
+        wanted = decisive(to_dict(self.config()))
         if where := difference(read_result(path).settings, wanted):
             raise ArcvqError(
                 f"{path}: a result of other settings ({where}): give these runs another name with --suffix"
@@ -59,9 +59,9 @@ class Run:
 
     def make(self, out: Path, results: Path, download: bool = False, limit: int | None = None) -> None:
         """Train, or go on where a training was interrupted, and measure. A training that diverges is a result."""
-        system, folder = self.system(), RunFolder(out / self.key)
+        folder = RunFolder(out / self.key)
         try:
-            train(system, folder.path, quiet=True)
+            train(self.config(), folder.path, quiet=True)
         except ArcvqError:
             if not folder.diverged.is_file():
                 raise
@@ -82,7 +82,7 @@ class Run:
             "seed": self.seed,
             "protocols": {},
             "diverged": training.pop("why"),
-            "config": to_dict(folder.system()),
+            "config": folder.read_config(),
             "training": training,
             "measured": {"date": today(), "device": training["device"]},
         }

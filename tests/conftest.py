@@ -20,9 +20,9 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 TINY: dict[str, Any] = {
     "data.limit": 64,
     "data.batch_size": 16,
-    "tokenizer.width": 16,
-    "tokenizer.residual_width": 8,
-    "tokenizer.latent_dim": 8,
+    "autoencoder.width": 16,
+    "autoencoder.residual_width": 8,
+    "autoencoder.latent_dim": 8,
     "quantizer.codebook_size": 32,
     "training.steps": 6,
     "training.learning_rate": 1e-3,
@@ -66,10 +66,10 @@ def tiny_settings() -> Callable[..., list[str]]:
 @pytest.fixture(scope="session")
 def tiny_system() -> Callable[..., Any]:
     """`tiny_system("vq-vae", {"training.steps": 3})` → the sample's preset of that name, made tiny."""
-    from arcvq.systems import load_system
+    from arcvq.systems import load_config
 
     def tiny(preset: str = "arcvq-vae", changes: dict[str, Any] | None = None) -> Any:
-        return load_system(f"sample/{preset}", as_arguments(fitting(preset, {**TINY, **(changes or {})})))
+        return load_config(f"sample/{preset}", as_arguments(fitting(preset, {**TINY, **(changes or {})})))
 
     return tiny
 
@@ -77,7 +77,7 @@ def tiny_system() -> Callable[..., Any]:
 @pytest.fixture(scope="session")
 def trained_run(tmp_path_factory: pytest.TempPathFactory, tiny_system: Callable[..., Any]) -> Path:
     """A finished run that tests read and never write to."""
-    from arcvq.training import train
+    from arcvq.systems import train
 
     run = tmp_path_factory.mktemp("trained") / "run"
     train(tiny_system(), run, quiet=True)

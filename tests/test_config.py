@@ -2,13 +2,14 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 import yaml
 
 from arcvq import ArcvqError
-from arcvq.config import nearest, override, parse, read_yaml, to_dict
+from arcvq.config import Choice, merge, nearest, override, parse, read_yaml, to_dict
+from arcvq.registry import Registry
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,9 +34,40 @@ class Outer:
     parts: list[Inner] = dataclasses.field(default_factory=list)
 
 
-def message_of(data: Any, where: str = "") -> str:
+@dataclasses.dataclass(kw_only=True)
+class SquareConfig:
+    side: float = 1.0
+
+
+@dataclasses.dataclass(kw_only=True)
+class DiscConfig:
+    radius: float = 1.0
+    name: str = "disc"
+
+
+class Square:
+    Config = SquareConfig
+
+    def __init__(self, *, config: SquareConfig) -> None:
+        self.config = config
+
+
+class Disc(Square):
+    Config = DiscConfig  # type: ignore[assignment]
+
+
+SHAPES: Registry[Any] = Registry("shape", {"square": Square, "disc": Disc})
+
+
+@dataclasses.dataclass(kw_only=True)
+class Drawing:
+    shape: Annotated[Any, Choice(SHAPES, "square")] = dataclasses.field(default_factory=SquareConfig)
+    styles: dict[str, Inner] = dataclasses.field(default_factory=dict)
+
+
+def message_of(data: Any, where: str = "", cls: type = Outer) -> str:
     with pytest.raises(ArcvqError) as raised:
-        parse(Outer, data, where)
+        parse(cls, data, where)
     message = str(raised.value)
     assert "\n" not in message
     return message
@@ -276,5 +308,73 @@ def test_an_optional_text_can_still_be_none() -> None:
     assert override({}, ["--root", "a #b"], Optional) == {"root": "a #b"}
 
 
+@pytest.mark.parametrize(
+    ("data", "config"),
+    [
+        ({}, SquareConfig()),
+        ({"shape": {}}, SquareConfig()),
+        ({"shape": {"side": "2e0"}}, SquareConfig(side=2.0)),
+        ({"shape": {"kind": "square", "side": 2}}, SquareConfig(side=2.0)),
+        ({"shape": {"kind": "disc", "radius": 3}}, DiscConfig(radius=3.0)),
+        ({"shape": DiscConfig(radius="3")}, DiscConfig(radius=3.0)),  # type: ignore[arg-type]
+    ],
+)
+def test_the_kind_picks_the_dataclass(data: dict[str, Any], config: Any) -> None:
+    assert parse(Drawing, data).shape == config
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ({"kind": "disk"}, "shape.kind: unknown shape 'disk': did you mean disc?"),
+        ({"kind": "triangle"}, "shape.kind: unknown shape 'triangle': expected one of disc, square"),
+        ({"kind": None}, "shape.kind: unknown shape None"),
+        ({"kind": ["disc"]}, "shape.kind: unknown shape ['disc']"),
+        ({"kind": "disc", "side": 3}, "unknown key 'shape.side': expected one of name, radius"),
+        ({"kind": "disc", "radius": "wide"}, "shape.radius: expected a number, got 'wide'"),
+        ("disc", "shape: expected a mapping with a kind, got 'disc' (str)"),
+        (None, "shape: expected a mapping with a kind, got None"),
+        (Inner(), "Inner belongs to no registered shape"),
+    ],
+)
+def test_a_wrong_kind_is_answered_in_one_line(shape: Any, message: str) -> None:
+    assert message_of({"shape": shape}, cls=Drawing).startswith(message)
+
+
+def test_named_settings_are_filled_and_named_in_errors() -> None:
+    assert parse(Drawing, {"styles": {"thin": {"scale": 1}, "thick": {}}}).styles == {
+        "thin": Inner(scale=1.0),
+        "thick": Inner(),
+    }
+    assert message_of({"styles": {"thin": {"skale": 1}}}, cls=Drawing).startswith("unknown key 'styles.thin.skale'")
+    assert message_of({"styles": ["thin"]}, cls=Drawing).startswith("styles: expected a mapping of names to settings")
+    assert override({}, ["--styles.thin.scale", "3"], Drawing) == {"styles": {"thin": {"scale": 3}}}
+
+
+def test_what_is_written_holds_the_kind_and_reads_back_the_same() -> None:
+    config = Drawing(shape=DiscConfig(radius=2.0), styles={"thin": Inner(scale=1.0)})
+    written = yaml.safe_load(yaml.safe_dump(to_dict(config)))
+    assert written["shape"] == {"kind": "disc", "radius": 2.0, "name": "disc"}
+    assert parse(Drawing, written) == config
+
+
+def test_another_kind_drops_the_settings_of_the_first() -> None:
+    below = {"shape": {"kind": "square", "side": 2}, "styles": {"thin": {"scale": 1}}}
+    assert merge(below, {"shape": {"kind": "disc"}})["shape"] == {"kind": "disc"}
+    assert merge(below, {"shape": {"kind": "square"}})["shape"] == {"kind": "square", "side": 2}
+    assert merge(below, {"shape": {"side": 3}})["shape"] == {"kind": "square", "side": 3}
+    assert merge(below, {"styles": {"thick": {}}})["styles"] == {"thin": {"scale": 1}, "thick": {}}
+    assert override(below, ["--shape.radius=3", "--shape.kind=disc"], Drawing)["shape"] == {"kind": "disc", "radius": 3}
+    assert override(below, ["--shape.kind=square"], Drawing)["shape"] == {"kind": "square", "side": 2}
+    assert override({"shape": {"side": 2}}, ["--shape.kind=square"], Drawing)["shape"] == {"kind": "square", "side": 2}
+    assert below["shape"] == {"kind": "square", "side": 2}
+
+
+def test_text_of_the_chosen_kind_is_taken_as_it_is() -> None:
+    arguments = ["--shape.name", "12", "--shape.kind", "disc"]
+    assert override({}, arguments, Drawing) == {"shape": {"kind": "disc", "name": "12"}}
+
+
 def test_a_setting_without_its_section_is_told_its_dotted_name() -> None:
     assert "did you mean inner.top_k or extra.top_k?" in message_of({"name": "a", "top_k": 5})
+    assert "did you mean shape.radius?" in message_of({"radius": 5}, cls=Drawing)

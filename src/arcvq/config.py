@@ -1,6 +1,7 @@
 """One strict parse: a mapping (YAML, JSON, command line) fills a dataclass, or one line says which key is wrong and why.
 
-Types decide, never the keys that happen to be present: no class paths, nothing importable, no guessing between unions.
+Types decide, never the keys that happen to be present: no class paths, nothing importable, no guessing between unions. Where one
+of several dataclasses may stand, `kind` picks it from a registry.
 """
 
 from __future__ import annotations
@@ -21,6 +22,20 @@ import yaml
 from arcvq.errors import ArcvqError
 
 T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """Marks a field that holds one of several dataclasses: `Annotated[QuantizerConfig, Choice(QUANTIZERS, "vq")]`."""
+
+    registry: Any  # an arcvq.registry.Registry
+    default: str  # the kind where none is given
+
+    def config(self, data: Any) -> type:
+        """The dataclass that the `kind` of a mapping picks."""
+        kind = data.get("kind", self.default) if isinstance(data, Mapping) else self.default
+        found: type = self.registry.config(kind)
+        return found
 
 
 def parse(cls: type[T], data: Any, where: str = "") -> T:
@@ -46,18 +61,26 @@ def parse(cls: type[T], data: Any, where: str = "") -> T:
 @cache
 def _type_hints(cls: Any) -> dict[str, Any]:
     """Once for each class: a plan parses hundreds of configurations, of a few classes."""
-    return typing.get_type_hints(cls)
+    return typing.get_type_hints(cls, include_extras=True)
 
 
 def _dotted(cls: Any) -> list[str]:
-    """Every setting below `cls` by its dotted name."""
-    names = []
+    """Every setting below `cls` by its dotted name; of a choice, those of all kinds."""
+    names: dict[str, None] = {}
     for field in dataclasses.fields(cls):
-        kind, _ = _field(cls, field.name)
-        names += (
-            [f"{field.name}.{below}" for below in _dotted(kind)] if dataclasses.is_dataclass(kind) else [field.name]
-        )
-    return names
+        kind, _ = _field(cls, field.name, None)
+        choice = _choice(_type_hints(cls)[field.name])
+        configs = [choice.registry.config(each) for each in choice.registry] if choice else [kind]
+        for config in configs:
+            below = _dotted(config) if dataclasses.is_dataclass(config) else []
+            names |= dict.fromkeys([f"{field.name}.{name}" for name in below] or [field.name])
+    return list(names)
+
+
+def _choice(hint: Any) -> Choice | None:
+    if typing.get_origin(hint) is not typing.Annotated:
+        return None
+    return next((each for each in hint.__metadata__ if isinstance(each, Choice)), None)
 
 
 def _kind(hint: Any) -> Any:
@@ -69,7 +92,21 @@ def _kind(hint: Any) -> Any:
 
 def to_dict(config: Any) -> dict[str, Any]:
     """The dataclass as plain values, ready for YAML or JSON; `parse` reads it back."""
-    return dataclasses.asdict(config)
+    hints = _type_hints(type(config))  # type: ignore[arg-type]
+    return {
+        field.name: _plain(getattr(config, field.name), hints.get(field.name)) for field in dataclasses.fields(config)
+    }
+
+
+def _plain(value: Any, hint: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        choice = _choice(hint)
+        return ({"kind": choice.registry.kind_of(value)} if choice else {}) | to_dict(value)
+    if isinstance(value, Mapping):
+        return {key: _plain(item, None) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item, None) for item in value]
+    return value
 
 
 def differences(there: Any, here: Any, where: str = "") -> Iterator[str]:
@@ -81,10 +118,33 @@ def differences(there: Any, here: Any, where: str = "") -> Iterator[str]:
         yield f"{where} is {there} there and {here} here"
 
 
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`over` on top of `base`, section by section. A section of another `kind` replaces the one below it."""
+    result = _copy(base)
+    for key, value in over.items():
+        below = result.get(key)
+        if isinstance(value, Mapping) and isinstance(below, Mapping) and not _other_kind(below, value):
+            result[key] = merge(below, value)
+        else:
+            result[key] = _copy(value)
+    return result
+
+
+def _other_kind(below: Mapping[str, Any], above: Mapping[str, Any]) -> bool:
+    return "kind" in above and above["kind"] != below.get("kind")
+
+
 def override(data: Mapping[str, Any], arguments: Iterable[str], cls: Any = None) -> dict[str, Any]:
     """`--quantizer.arc.scale 20` or `--quantizer.arc=null` on top of a nested mapping. Values are read as YAML; where `cls` has
     a field of text, the value is the argument as it is."""
-    result = _copy(data)
+    for keys, value in _settings(arguments):
+        data = _set(data, keys, value, cls)
+    return _copy(data)
+
+
+def _settings(arguments: Iterable[str]) -> list[tuple[list[str], str]]:
+    """`--a.b 1 --c=2` → ([a, b], "1"), ([c], "2"); a kind before what belongs to it."""
+    settings = []
     words = list(arguments)
     while words:
         word = words.pop(0)
@@ -97,23 +157,46 @@ def override(data: Mapping[str, Any], arguments: Iterable[str], cls: Any = None)
             if not words:
                 raise ArcvqError(f"--{key} needs a value, e.g. --{key} 1")
             value = words.pop(0)
-        *parents, leaf = key.replace("-", "_").split(".")
-        target, kind = result, cls
-        for parent in parents:
-            kind = _field(kind, parent)[0]
-            if not isinstance(target.get(parent), dict):
-                target[parent] = {}
-            target = target[parent]
-        kind, optional = _field(kind, leaf)
-        as_it_is = _is_text(kind) and not (optional and value in ("null", "~", ""))
-        target[leaf] = value if as_it_is else _yaml_value(value, key)
-    return result
+        settings.append((key.replace("-", "_").split("."), value))
+    return sorted(settings, key=lambda setting: setting[0][-1] != "kind")
 
 
-def _field(cls: Any, name: str) -> tuple[Any, bool]:
-    """What the field holds, and whether it may be None; nothing is known of a field that is not there."""
-    hint = _type_hints(cls).get(name) if isinstance(cls, type) and dataclasses.is_dataclass(cls) else None
-    return (None, False) if hint is None else (_kind(hint), type(None) in typing.get_args(hint))
+def _set(data: Mapping[str, Any], keys: list[str], text: str, cls: Any) -> dict[str, Any]:
+    """The mapping with one setting changed. `cls` is what the mapping fills, as far as it is known."""
+    name, *below = keys
+    here = data.get(name)
+    kind, optional = _field(cls, name, here)
+    if below:
+        section = _set(here if isinstance(here, Mapping) else {}, below, text, kind)
+        if below == ["kind"] and not _same_kind(here, section["kind"], cls, name):
+            return {**data, name: {"kind": section["kind"]}}
+        return merge(data, {name: section})
+    as_it_is = _is_text(kind) and not (optional and text in ("null", "~", ""))
+    return {**data, name: text if as_it_is else _yaml_value(text, ".".join(keys))}
+
+
+def _same_kind(section: Any, kind: Any, cls: Any, name: str) -> bool:
+    """Whether the settings in a section are those of this kind; without a `kind` they are those of the default one."""
+    choice = _choice(_hint(cls, name))
+    return isinstance(section, Mapping) and section.get("kind", choice.default if choice else None) == kind
+
+
+def _hint(cls: Any, name: str) -> Any:
+    return _type_hints(cls).get(name) if isinstance(cls, type) and dataclasses.is_dataclass(cls) else None
+
+
+def _field(cls: Any, name: str, data: Any) -> tuple[Any, bool]:
+    """What a field holds, and whether it may be None. `data` is the mapping there, by whose `kind` a choice is known."""
+    if typing.get_origin(cls) is dict:
+        return typing.get_args(cls)[1], False
+    hint = _hint(cls, name)
+    if hint is None:
+        return None, False
+    choice = _choice(hint)
+    if choice:
+        kind = data.get("kind", choice.default) if isinstance(data, Mapping) else choice.default
+        return (choice.registry.config(kind) if kind in choice.registry else None), False
+    return _kind(hint), type(None) in typing.get_args(hint)
 
 
 def _is_text(kind: Any) -> bool:
@@ -161,6 +244,9 @@ def nearest(name: str, names: Iterable[str]) -> str:
 
 def _convert(hint: Any, value: Any, where: str) -> Any:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    choice = _choice(hint)
+    if choice:
+        return _chosen(choice, value, where)
     if origin in (types.UnionType, typing.Union):
         if value is None and type(None) in arguments:
             return None
@@ -176,6 +262,10 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
         if not isinstance(value, (list, tuple)):
             raise ArcvqError(f"{where}: expected a list, got {_shown(value)}")
         return origin(_convert(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(value))
+    if origin is dict:
+        if not isinstance(value, Mapping):
+            raise ArcvqError(f"{where}: expected a mapping of names to settings, got {_shown(value)}")
+        return {str(key): _convert(arguments[1], item, _join(where, str(key))) for key, item in value.items()}
     if dataclasses.is_dataclass(hint):
         if isinstance(value, typing.cast(type, hint)):  # built in Python, where nothing has checked its values yet
             fields = dataclasses.fields(type(value))  # type: ignore[arg-type]
@@ -193,6 +283,19 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
             return value
         raise ArcvqError(f"{where}: expected text, got {_shown(value)}")
     raise TypeError(f"{where}: a configuration field cannot be of type {hint}")
+
+
+def _chosen(choice: Choice, value: Any, where: str) -> Any:
+    if dataclasses.is_dataclass(value):  # built in Python
+        choice.registry.kind_of(value)
+        return _convert(type(value), value, where)
+    if not isinstance(value, Mapping):
+        raise ArcvqError(f"{where}: expected a mapping with a kind, got {_shown(value)}")
+    try:
+        config = choice.config(value)
+    except ArcvqError as error:
+        raise ArcvqError(f"{where}.kind: {error}") from None
+    return parse(config, {key: item for key, item in value.items() if key != "kind"}, where)
 
 
 def _number(kind: type, value: Any, where: str) -> int | float:

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from arcvq.report import make_report
-from arcvq.systems import load_system
+from arcvq.systems import load_config, measure, train
 from arcvq.terminal import print_comparison
-from arcvq.training import measure, train
 
 SYSTEMS = ("vq-vae", "arcvq-vae")
 # Not LPIPS and FID: their networks alone would take longer than the two trainings.
@@ -37,7 +36,7 @@ def run_demo(out: Path, *, steps: int = 400, quiet: bool = False) -> Demo:
     began = time.perf_counter()
     rows, missing = {}, set()
     for name in SYSTEMS:
-        train(load_system(f"sample/{name}", ["--training.steps", str(steps)]), out / name, quiet=quiet)
+        train(load_config(f"sample/{name}", ["--training.steps", str(steps)]), out / name, quiet=quiet)
         (evaluation,) = measure(out / name, ["exact"], metrics=METRICS, record=True).evaluations
         rows[name] = evaluation.metrics
         missing |= {f"{metric}: {why}" for metric, why in evaluation.missing.items()}

@@ -13,7 +13,7 @@ from arcvq.analysis import RunHistory, diagnose, write_report
 from arcvq.data import Images, load_images, to_uint8, to_unit
 from arcvq.errors import ArcvqError
 from arcvq.storage import check_folder, read_tensors
-from arcvq.systems import System
+from arcvq.systems import TokenizerConfig, read_run
 from arcvq.tokenizers import Tokenizer
 from arcvq.training import RunFolder
 from arcvq.training.checkpoint import checkpoints
@@ -44,15 +44,15 @@ class Report:
 def make_report(folders: Sequence[str | Path], out: Path, *, title: str = "", notes: Sequence[str] = ()) -> Report:
     """Write `out/index.html` for these runs of one data set. The page says what is left out and why."""
     runs = _load(folders)
-    systems = {run.name: RunFolder(run.path).system() for run in runs}
-    data = _common_data(systems)
+    configs = {run.name: _config(run) for run in runs}
+    data = _common_data(configs)
     check_folder(out)
     notes, originals, rebuilt = list(notes), None, {}
     try:
-        images = _test_images(systems[runs[0].name])
+        images = _test_images(configs[runs[0].name])
         originals = images.gather(torch.linspace(0, len(images) - 1, min(SHOWN, len(images))).long())
         for run in runs:
-            tokenizer = _tokenizer(run, systems[run.name], images)
+            tokenizer = _tokenizer(run, configs[run.name], images)
             if tokenizer is None:
                 notes.append(f"{run.name} has no reconstructions: its training has not written a checkpoint yet.")
             else:
@@ -80,8 +80,8 @@ def _load(folders: Sequence[str | Path]) -> list[RunHistory]:
     return runs
 
 
-def _common_data(systems: dict[str, System]) -> str:
-    data = {name: (system.data.name, system.data.image_size) for name, system in systems.items()}
+def _common_data(configs: dict[str, TokenizerConfig]) -> str:
+    data = {name: (config.data.name, config.data.image_size) for name, config in configs.items()}
     first, *others = data
     for other in others:
         if data[other] != data[first]:
@@ -92,12 +92,19 @@ def _common_data(systems: dict[str, System]) -> str:
     return data[first][0]
 
 
-def _test_images(system: System) -> Images:
-    root = Path(system.data.root) if system.data.root else None
-    return load_images(system.data.name, split="test", root=root, image_size=system.data.image_size, download=False)
+def _config(run: RunHistory) -> TokenizerConfig:
+    config = read_run(RunFolder(run.path))
+    if not isinstance(config, TokenizerConfig):
+        raise ArcvqError(f"{run.path}: is a run of the task {config.task}, and a report compares tokenizers")
+    return config
 
 
-def _tokenizer(run: RunHistory, system: System, images: Images) -> Tokenizer | None:
+def _test_images(config: TokenizerConfig) -> Images:
+    root = Path(config.data.root) if config.data.root else None
+    return load_images(config.data.name, split="test", root=root, image_size=config.data.image_size, download=False)
+
+
+def _tokenizer(run: RunHistory, config: TokenizerConfig, images: Images) -> Tokenizer | None:
     """The finished model, else that of the last checkpoint."""
     folder = RunFolder(run.path)
     if (folder.model / "config.json").is_file():
@@ -105,9 +112,10 @@ def _tokenizer(run: RunHistory, system: System, images: Images) -> Tokenizer | N
     found = checkpoints(folder.checkpoints)
     if not found:
         return None
-    tokenizer = system.build_tokenizer(images.channels, (images.height, images.width), max(run.last_step, 1))
+    tokenizer = config.build_tokenizer(images.channels, (images.height, images.width), max(run.last_step, 1))
+    file = "tokenizer.safetensors" if config.training.ema is None else "tokenizer-average.safetensors"
     try:
-        tokenizer.load_state_dict(read_tensors(found[-1] / "model.safetensors", "a checkpoint"))
+        tokenizer.load_state_dict(read_tensors(found[-1] / file, "a checkpoint"))
     except RuntimeError:
         raise ArcvqError(f"{found[-1]}: does not fit {folder.config}") from None
     return tokenizer.eval()

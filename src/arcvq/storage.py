@@ -24,6 +24,14 @@ from arcvq.errors import ArcvqError
 ARRAYS_LIMIT = 1 << 30
 
 
+def cache_folder() -> Path | None:
+    """Where results are kept that can be computed again: ARCVQ_CACHE, or a folder in the home folder; None without a home."""
+    try:
+        return Path(os.environ.get("ARCVQ_CACHE") or Path.home() / ".cache" / "arcvq")
+    except RuntimeError:
+        return None
+
+
 @contextmanager
 def writing(path: Path) -> Iterator[Path]:
     """A temporary folder that becomes `path` when the block ends well, and vanishes when it does not."""

@@ -11,7 +11,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from arcvq.metrics import METRIC_LABELS, metric_label
-from arcvq.training import Measured
+from arcvq.systems import Measured
 
 
 def print_measured(measured: Measured) -> None:

@@ -31,7 +31,7 @@ def write_run(
     """A run folder whose last snapshot uses exactly `used` of `codes` codes."""
     generator = torch.Generator().manual_seed(used)
     (folder / "codebooks").mkdir(parents=True)
-    quantizer: dict[str, Any] = {"codebook_size": codes, "start": "uniform", "restart": None, "arc": None, "ball": None}
+    quantizer: dict[str, Any] = {"codebook_size": codes, "init": "uniform", "restart": None, "arc": None, "ball": None}
     if bounded:
         quantizer |= {"arc": {"scale": 10, "margin": 0.1, "top_k": 3}, "ball": {"alpha": 3.0e-4}}
     config = {

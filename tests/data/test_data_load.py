@@ -179,9 +179,9 @@ def test_torchvision_classes_exist() -> None:
 def test_sample_is_balanced_and_quick() -> None:
     embedded.sample_bytes.cache_clear()
     embedded.load_sample.cache_clear()
-    started = time.perf_counter()
+    started = time.process_time()
     train, test = load_images("sample", split="train"), load_images("sample", split="test")
-    assert time.perf_counter() - started < 2.0
+    assert time.process_time() - started < 2.0
     assert (len(train), len(test), train.channels, train.height, train.width) == (10_000, 2_000, 1, 28, 28)
     assert train.labels is not None
     assert test.labels is not None

@@ -162,7 +162,7 @@ def test_a_quantizer_learns_as_with_the_reference() -> None:
     gradients = []
     for backend in ("reference", "triton"):
         torch.manual_seed(0)
-        quantizer = VQ(6, 12, start="normal", backend=backend).to(DEVICE)
+        quantizer = VQ(6, 12, init="normal", backend=backend).to(DEVICE)
         quantizer(torch.randn(2, 6, 5, 5).to(DEVICE)).loss.backward()
         gradients.append(quantizer.codebook.grad)
     torch.testing.assert_close(gradients[1], gradients[0])

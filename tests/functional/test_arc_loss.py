@@ -1,4 +1,4 @@
-"""ArcLoss as a whole (Eqs. 10 to 12): closed forms, the loop oracle, gradients, both bodies."""
+"""ArcLoss as a whole (Eqs. 10 to 12): closed forms, the loop oracle, gradients, both backends."""
 
 import math
 
@@ -9,7 +9,7 @@ import torch
 from arcvq import ArcvqError
 from arcvq.functional import arc_loss, assign, assign_and_arc_loss, chunks
 
-BODIES = ("reference", "chunked")
+BACKENDS = ("reference", "chunked")
 
 
 def same_angle(angle: float, tokens: int, codes: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
@@ -20,116 +20,116 @@ def same_angle(angle: float, tokens: int, codes: int, dtype: torch.dtype) -> tup
     return latents.to(dtype), codebook.to(dtype)
 
 
-@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("scale", [10.0, 30.0, 64.0])
 @pytest.mark.parametrize("angle", [0.0, 0.3, 1.5, 3.0])
-def test_identical_cosines_give_the_closed_form(angle: float, scale: float, dtype: torch.dtype, body: str) -> None:
+def test_identical_cosines_give_the_closed_form(angle: float, scale: float, dtype: torch.dtype, backend: str) -> None:
     tokens, top_k, margin = 50, 3, 0.1
     latents, codebook = same_angle(angle, tokens, 7, dtype)
     gain = scale * (math.cos(angle) - math.cos(angle + margin))
     expected = math.log1p((tokens - top_k) / top_k * math.exp(gain))
-    value = arc_loss(latents, codebook, scale, margin, top_k, backend=body)
+    value = arc_loss(latents, codebook, scale, margin, top_k, backend=backend)
     # A logit is s times a cosine, and so is its rounding: 1e-5 in float32 at the paper's s = 10.
     assert value.item() == pytest.approx(expected, abs=1e-6 * scale if dtype == torch.float32 else 1e-6)
 
 
-@pytest.mark.parametrize("body", BODIES)
-def test_a_zero_margin_on_identical_cosines_gives_log_n_over_k(body: str) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_zero_margin_on_identical_cosines_gives_log_n_over_k(backend: str) -> None:
     latents, codebook = same_angle(0.7, 60, 5, torch.float64)
-    assert arc_loss(latents, codebook, margin=0.0, backend=body).item() == pytest.approx(math.log(60 / 3), abs=1e-12)
+    assert arc_loss(latents, codebook, margin=0.0, backend=backend).item() == pytest.approx(math.log(60 / 3), abs=1e-12)
 
 
-@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("top_k", [1, 3, 8])
-def test_with_as_many_latents_as_top_k_the_loss_and_its_gradient_are_zero(top_k: int, body: str) -> None:
+def test_with_as_many_latents_as_top_k_the_loss_and_its_gradient_are_zero(top_k: int, backend: str) -> None:
     latents = torch.randn(top_k, 4, requires_grad=True)
     codebook = torch.randn(6, 4)
-    loss = arc_loss(latents, codebook, top_k=top_k, backend=body)
+    loss = arc_loss(latents, codebook, top_k=top_k, backend=backend)
     loss.backward()
     assert loss.item() == 0.0
     assert torch.equal(latents.grad, torch.zeros_like(latents))
 
 
-@pytest.mark.parametrize("body", BODIES)
-def test_only_the_latents_learn_and_their_gradient_is_orthogonal_to_them(body: str) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_only_the_latents_learn_and_their_gradient_is_orthogonal_to_them(backend: str) -> None:
     latents = torch.randn(40, 6, dtype=torch.float64, requires_grad=True)
     codebook = torch.randn(9, 6, dtype=torch.float64, requires_grad=True)
-    arc_loss(latents, codebook, backend=body).backward()
+    arc_loss(latents, codebook, backend=backend).backward()
     assert codebook.grad is None
     assert latents.grad.norm() > 1e-3
     along = (latents.grad * latents.detach()).sum(dim=1)
     assert along.abs().max() < 1e-14
 
 
-@pytest.mark.parametrize("body", BODIES)
-def test_without_stop_gradient_the_codebook_learns_too(body: str) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_without_stop_gradient_the_codebook_learns_too(backend: str) -> None:
     latents = torch.randn(20, 4, dtype=torch.float64)
     codebook = torch.randn(5, 4, dtype=torch.float64, requires_grad=True)
-    arc_loss(latents, codebook, backend=body, stop_gradient=False).backward()
+    arc_loss(latents, codebook, backend=backend, stop_gradient=False).backward()
     assert (codebook.grad.norm(dim=1) > 1e-4).all()
     assert (codebook.grad * codebook.detach()).sum(dim=1).abs().max() < 1e-14
 
 
-@pytest.mark.parametrize("body", BODIES)
-def test_latent_norms_and_code_norms_do_not_matter(body: str) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_latent_norms_and_code_norms_do_not_matter(backend: str) -> None:
     latents, codebook = torch.randn(30, 5, dtype=torch.float64), torch.randn(4, 5, dtype=torch.float64)
-    scaled = arc_loss(latents * torch.rand(30, 1) * 100, codebook * 0.01, backend=body)
-    assert scaled.item() == pytest.approx(arc_loss(latents, codebook, backend=body).item(), abs=1e-12)
+    scaled = arc_loss(latents * torch.rand(30, 1) * 100, codebook * 0.01, backend=backend)
+    assert scaled.item() == pytest.approx(arc_loss(latents, codebook, backend=backend).item(), abs=1e-12)
 
 
-@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("monotone", [False, True])
 @pytest.mark.parametrize(
     ("scale", "margin", "top_k", "tokens", "codes"),
     [(10, 0.1, 3, 23, 6), (5, 0.5, 1, 11, 1), (20, 1.0, 8, 17, 4), (64, 0.1, 3, 3, 5), (10, 3.0, 4, 5, 7)],
 )
 def test_the_value_equals_loops_over_equation_11(
-    scale: float, margin: float, top_k: int, tokens: int, codes: int, monotone: bool, body: str, small_blocks: None
+    scale: float, margin: float, top_k: int, tokens: int, codes: int, monotone: bool, backend: str, small_blocks: None
 ) -> None:
     latents, codebook = torch.randn(tokens, 3), torch.randn(codes, 3)
     expected = oracle.arc_loss(
         oracle.rows_of(latents), oracle.rows_of(codebook), scale, margin, top_k, monotone=monotone
     )
-    precise = arc_loss(latents.double(), codebook.double(), scale, margin, top_k, backend=body, monotone=monotone)
+    precise = arc_loss(latents.double(), codebook.double(), scale, margin, top_k, backend=backend, monotone=monotone)
     assert precise.item() == pytest.approx(expected, abs=1e-10)
-    single = arc_loss(latents, codebook, scale, margin, top_k, backend=body, monotone=monotone)
+    single = arc_loss(latents, codebook, scale, margin, top_k, backend=backend, monotone=monotone)
     assert single.dtype == torch.float32
     assert single.item() == pytest.approx(expected, abs=2e-5)
 
 
-@pytest.mark.parametrize("body", BODIES)
-def test_masked_latents_count_for_nothing(body: str, small_blocks: None) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_masked_latents_count_for_nothing(backend: str, small_blocks: None) -> None:
     latents = torch.randn(25, 3, dtype=torch.float64, requires_grad=True)
     codebook = torch.randn(4, 3, dtype=torch.float64)
     valid = torch.rand(25) > 0.4
-    loss = arc_loss(latents, codebook, backend=body, valid=valid)
+    loss = arc_loss(latents, codebook, backend=backend, valid=valid)
     loss.backward()
     expected = oracle.arc_loss(oracle.rows_of(latents), oracle.rows_of(codebook), 10, 0.1, 3, valid.tolist())
     assert loss.item() == pytest.approx(expected, abs=1e-12)
     kept = latents.detach()[valid].requires_grad_()
-    arc_loss(kept, codebook, backend=body).backward()
+    arc_loss(kept, codebook, backend=backend).backward()
     torch.testing.assert_close(latents.grad[valid], kept.grad, rtol=1e-12, atol=1e-14)
     assert torch.equal(latents.grad[~valid], torch.zeros_like(latents.grad[~valid]))
 
 
-@pytest.mark.parametrize("body", BODIES)
-def test_a_batch_of_nothing_but_padding_costs_nothing(body: str) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_batch_of_nothing_but_padding_costs_nothing(backend: str) -> None:
     latents = torch.randn(6, 3, requires_grad=True)
-    loss = arc_loss(latents, torch.randn(4, 3), backend=body, valid=torch.zeros(6, dtype=torch.bool))
+    loss = arc_loss(latents, torch.randn(4, 3), backend=backend, valid=torch.zeros(6, dtype=torch.bool))
     loss.backward()
     assert loss.item() == 0.0
     assert torch.equal(latents.grad, torch.zeros(6, 3))
 
 
-@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("stop_gradient", [False, True])
-def test_gradients_agree_with_finite_differences(stop_gradient: bool, body: str, small_blocks: None) -> None:
+def test_gradients_agree_with_finite_differences(stop_gradient: bool, backend: str, small_blocks: None) -> None:
     latents = torch.randn(13, 3, dtype=torch.float64, requires_grad=True)
     codebook = torch.randn(5, 3, dtype=torch.float64, requires_grad=not stop_gradient)
 
     def loss(z: torch.Tensor, e: torch.Tensor) -> torch.Tensor:
-        return arc_loss(z, e, 10.0, 0.3, 2, backend=body, stop_gradient=stop_gradient)
+        return arc_loss(z, e, 10.0, 0.3, 2, backend=backend, stop_gradient=stop_gradient)
 
     assert torch.autograd.gradcheck(loss, (latents, codebook))
 
@@ -155,9 +155,9 @@ def test_the_chunked_body_equals_the_reference(
     start[0] = 0  # a latent without direction
     valid = torch.rand(tokens) > 0.3 if masked else None
     results = []
-    for body in BODIES:
+    for backend in BACKENDS:
         latents, codebook = start.clone().requires_grad_(), book.clone().requires_grad_()
-        loss = arc_loss(latents, codebook, 10.0, 0.1, top_k, backend=body, stop_gradient=False, valid=valid)
+        loss = arc_loss(latents, codebook, 10.0, 0.1, top_k, backend=backend, stop_gradient=False, valid=valid)
         loss.backward()
         results.append((loss.detach(), latents.grad, codebook.grad))
     tolerance = 1e-12 if dtype == torch.float64 else 2e-5
@@ -174,9 +174,9 @@ def test_among_equal_tokens_the_bodies_may_choose_differently_but_the_loss_and_t
     """Blank image patches give identical latents; which of them a code holds among its nearest is nobody's business."""
     distinct, book = torch.randn(6, 4, dtype=torch.float64), torch.randn(5, 4, dtype=torch.float64)
     results = []
-    for body in BODIES:
+    for backend in BACKENDS:
         latents, codebook = distinct.repeat(7, 1).requires_grad_(), book.clone().requires_grad_()
-        loss = arc_loss(latents, codebook, backend=body, stop_gradient=False)
+        loss = arc_loss(latents, codebook, backend=backend, stop_gradient=False)
         loss.backward()
         results.append((loss.detach(), latents.grad.reshape(7, 6, 4).sum(dim=0), codebook.grad))
     for value, expected in zip(*results):
@@ -187,9 +187,9 @@ def test_a_code_without_direction_costs_the_same_in_both_bodies_and_stays_finite
     start, book = torch.randn(20, 4), torch.randn(5, 4)
     book[2] = 0
     results = []
-    for body in BODIES:
+    for backend in BACKENDS:
         latents, codebook = start.clone().requires_grad_(), book.clone().requires_grad_()
-        loss = arc_loss(latents, codebook, backend=body, stop_gradient=False)
+        loss = arc_loss(latents, codebook, backend=backend, stop_gradient=False)
         loss.backward()
         assert torch.isfinite(codebook.grad).all()
         results.append((loss.detach(), latents.grad))
@@ -197,19 +197,19 @@ def test_a_code_without_direction_costs_the_same_in_both_bodies_and_stays_finite
         torch.testing.assert_close(value, expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("body", BODIES)
-def test_half_precision_inputs_are_only_rounded_once(body: str) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_half_precision_inputs_are_only_rounded_once(backend: str) -> None:
     latents, codebook = torch.randn(30, 4).bfloat16(), torch.randn(6, 4).bfloat16()
-    half = arc_loss(latents, codebook, backend=body)
+    half = arc_loss(latents, codebook, backend=backend)
     assert half.dtype == torch.float32
-    assert torch.equal(half, arc_loss(latents.float(), codebook.float(), backend=body))
+    assert torch.equal(half, arc_loss(latents.float(), codebook.float(), backend=backend))
 
 
-@pytest.mark.parametrize("body", BODIES)
-def test_the_largest_scale_neither_overflows_nor_loses_the_far_tokens(body: str) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_largest_scale_neither_overflows_nor_loses_the_far_tokens(backend: str) -> None:
     """At s = 1000 exp(s·cos θ) is far beyond float32; the loss of a code whose tokens sit on it stays finite and small."""
     latents = torch.eye(4)[[0, 0, 0, 1, 2]].requires_grad_()
-    loss = arc_loss(latents, torch.eye(4)[:1], scale=1000.0, margin=0.1, backend=body)
+    loss = arc_loss(latents, torch.eye(4)[:1], scale=1000.0, margin=0.1, backend=backend)
     loss.backward()
     assert loss.item() == 0.0
     assert torch.isfinite(latents.grad).all()
@@ -256,13 +256,13 @@ def test_with_one_positive_it_is_cross_entropy_on_arcface_logits_with_codes_as_a
     torch.testing.assert_close(ours, theirs)
 
 
-@pytest.mark.parametrize("body", BODIES)
-def test_search_and_loss_together_are_the_two_apart(body: str) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_search_and_loss_together_are_the_two_apart(backend: str) -> None:
     torch.manual_seed(0)
     latents, codebook = torch.randn(50, 6), torch.randn(9, 6)
-    tokens, loss = assign_and_arc_loss(latents, codebook, top_k=2, backend=body)
-    assert torch.equal(tokens, assign(latents, codebook, "cosine", body))
-    assert torch.equal(loss, arc_loss(latents, codebook, top_k=2, backend=body))
+    tokens, loss = assign_and_arc_loss(latents, codebook, top_k=2, backend=backend)
+    assert torch.equal(tokens, assign(latents, codebook, "cosine", backend))
+    assert torch.equal(loss, arc_loss(latents, codebook, top_k=2, backend=backend))
 
 
 def test_the_reference_has_a_second_derivative() -> None:

@@ -6,7 +6,7 @@ import torch
 from arcvq.functional import arc_finish, arc_loss, arc_merge, arc_statistics
 
 SCALE, MARGIN, TOP_K = 10.0, 0.2, 3
-BODIES = ("reference", "chunked")
+BACKENDS = ("reference", "chunked")
 SPLITS = {
     "one": [24],
     "even": [8, 8, 8],
@@ -19,23 +19,23 @@ SPLITS = {
 
 
 def sharded(
-    latents: torch.Tensor, codebook: torch.Tensor, sizes: list[int], body: str, valid: torch.Tensor
+    latents: torch.Tensor, codebook: torch.Tensor, sizes: list[int], backend: str, valid: torch.Tensor
 ) -> torch.Tensor:
     shards = [
-        arc_statistics(part, codebook, scale=SCALE, top_k=TOP_K, backend=body, stop_gradient=False, valid=mask)
+        arc_statistics(part, codebook, scale=SCALE, top_k=TOP_K, backend=backend, stop_gradient=False, valid=mask)
         for part, mask in zip(latents.split(sizes), valid.split(sizes))
     ]
     return arc_finish(arc_merge(shards, SCALE), scale=SCALE, margin=MARGIN)
 
 
-@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("sizes", SPLITS.values(), ids=SPLITS.keys())
-def test_merged_shards_equal_the_whole_in_value_and_gradient(sizes: list[int], masked: bool, body: str) -> None:
+def test_merged_shards_equal_the_whole_in_value_and_gradient(sizes: list[int], masked: bool, backend: str) -> None:
     valid = torch.rand(24) > 0.5 if masked else torch.ones(24, dtype=torch.bool)
     start, book = torch.randn(24, 4, dtype=torch.float64), torch.randn(5, 4, dtype=torch.float64)
     latents, codebook = start.clone().requires_grad_(), book.clone().requires_grad_()
-    merged = sharded(latents, codebook, sizes, body, valid)
+    merged = sharded(latents, codebook, sizes, backend, valid)
     merged.backward()
     whole_latents, whole_codebook = start.clone().requires_grad_(), book.clone().requires_grad_()
     whole = arc_loss(
@@ -55,43 +55,43 @@ def test_the_order_of_the_shards_does_not_matter() -> None:
     torch.testing.assert_close(forward, backward, rtol=0, atol=1e-13)
 
 
-@pytest.mark.parametrize("body", BODIES)
-def test_a_shard_names_its_nearest_tokens_and_marks_absent_ones(body: str) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_shard_names_its_nearest_tokens_and_marks_absent_ones(backend: str) -> None:
     latents = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
     codebook = torch.tensor([[1.0, 0.1], [0.1, 1.0], [-1.0, -0.9]])
-    statistics = arc_statistics(latents, codebook, scale=SCALE, top_k=3, backend=body)
+    statistics = arc_statistics(latents, codebook, scale=SCALE, top_k=3, backend=backend)
     assert statistics.top_tokens.tolist() == [[0, 1, -1], [1, 0, -1], [1, 0, -1]]
     assert statistics.top_cosines[:, 2].tolist() == [float("-inf")] * 3
     assert statistics.negatives.tolist() == [float("-inf")] * 3
 
 
-@pytest.mark.parametrize("body", BODIES)
-def test_token_positions_are_those_in_the_shard_whatever_the_block(body: str, small_blocks: None) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_token_positions_are_those_in_the_shard_whatever_the_block(backend: str, small_blocks: None) -> None:
     latents, codebook = torch.randn(57, 3, dtype=torch.float64), torch.randn(9, 3, dtype=torch.float64)
-    statistics = arc_statistics(latents, codebook, scale=SCALE, top_k=4, backend=body)
+    statistics = arc_statistics(latents, codebook, scale=SCALE, top_k=4, backend=backend)
     cosines = torch.nn.functional.cosine_similarity(codebook[:, None], latents[None], dim=2)
     expected = cosines.argsort(dim=1, descending=True)[:, :4]
     assert torch.equal(statistics.top_tokens, expected)
     torch.testing.assert_close(statistics.top_cosines, cosines.gather(1, expected))
 
 
-@pytest.mark.parametrize("body", BODIES)
-def test_the_negatives_alone_carry_a_right_gradient(body: str, small_blocks: None) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_negatives_alone_carry_a_right_gradient(backend: str, small_blocks: None) -> None:
     latents = torch.randn(21, 3, dtype=torch.float64, requires_grad=True)
     codebook = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
 
     def negatives(z: torch.Tensor, e: torch.Tensor) -> torch.Tensor:
-        return arc_statistics(z, e, scale=SCALE, top_k=3, backend=body, stop_gradient=False).negatives
+        return arc_statistics(z, e, scale=SCALE, top_k=3, backend=backend, stop_gradient=False).negatives
 
     assert torch.autograd.gradcheck(negatives, (latents, codebook))
 
 
-@pytest.mark.parametrize("body", BODIES)
-def test_the_top_cosines_alone_carry_a_right_gradient(body: str, small_blocks: None) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_top_cosines_alone_carry_a_right_gradient(backend: str, small_blocks: None) -> None:
     latents = torch.randn(21, 3, dtype=torch.float64, requires_grad=True)
     codebook = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
 
     def cosines(z: torch.Tensor, e: torch.Tensor) -> torch.Tensor:
-        return arc_statistics(z, e, scale=SCALE, top_k=3, backend=body, stop_gradient=False).top_cosines
+        return arc_statistics(z, e, scale=SCALE, top_k=3, backend=backend, stop_gradient=False).top_cosines
 
     assert torch.autograd.gradcheck(cosines, (latents, codebook))

@@ -7,49 +7,49 @@ import torch
 from arcvq import ArcvqError
 from arcvq.functional import assign, chunks, unit
 
-BODIES = ("reference", "chunked")
+BACKENDS = ("reference", "chunked")
 METRICS = ("cosine", "euclidean")
 
 
-@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize(
     ("tokens", "codes"),
     [(53, 7), (40, 8), (1, 9), (17, 1), (5, 100)],
     ids=["uneven", "even", "N1", "K1", "K over block"],
 )
-def test_tokens_equal_those_of_the_loop(tokens: int, codes: int, metric: str, body: str, small_blocks: None) -> None:
+def test_tokens_equal_those_of_the_loop(tokens: int, codes: int, metric: str, backend: str, small_blocks: None) -> None:
     latents, codebook = torch.randn(tokens, 5), torch.randn(codes, 5) * torch.rand(codes, 1) * 3
     expected = oracle.assign(oracle.rows_of(latents), oracle.rows_of(codebook), metric)
-    result = assign(latents, codebook, metric, body)
+    result = assign(latents, codebook, metric, backend)
     assert result.dtype == torch.int64
     assert result.tolist() == expected
 
 
-@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-def test_other_dtypes_give_the_tokens_of_their_exact_values(dtype: torch.dtype, metric: str, body: str) -> None:
+def test_other_dtypes_give_the_tokens_of_their_exact_values(dtype: torch.dtype, metric: str, backend: str) -> None:
     latents, codebook = torch.randn(50, 6).to(dtype), torch.randn(20, 6).to(dtype)
     expected = oracle.assign(oracle.rows_of(latents), oracle.rows_of(codebook), metric)
-    assert assign(latents, codebook, metric, body).tolist() == expected
+    assert assign(latents, codebook, metric, backend).tolist() == expected
 
 
-@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("metric", METRICS)
-def test_ties_go_to_the_lowest_index(metric: str, body: str, small_blocks: None) -> None:
+def test_ties_go_to_the_lowest_index(metric: str, backend: str, small_blocks: None) -> None:
     codes = torch.eye(3).repeat(20, 1)  # every direction twenty times
     latents = torch.eye(3)[torch.tensor([2, 0, 1, 1, 0, 2, 2])]
-    assert assign(latents, codes, metric, body).tolist() == [2, 0, 1, 1, 0, 2, 2]
+    assert assign(latents, codes, metric, backend).tolist() == [2, 0, 1, 1, 0, 2, 2]
     between = torch.tensor([[1.0, 1.0, 0.0], [0.0, 1.0, 1.0]])
-    assert assign(between, codes, metric, body).tolist() == [0, 1]
+    assert assign(between, codes, metric, backend).tolist() == [0, 1]
 
 
-@pytest.mark.parametrize("body", BODIES)
-def test_repeated_rows_of_any_value_tie_to_the_lowest_index(body: str) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_repeated_rows_of_any_value_tie_to_the_lowest_index(backend: str) -> None:
     codes = torch.randn(513, 64)
     codes[512], codes[300] = codes[0], codes[7]
-    tokens = assign(torch.cat([torch.randn(2000, 64), codes]), codes, backend=body)
+    tokens = assign(torch.cat([torch.randn(2000, 64), codes]), codes, backend=backend)
     assert not torch.isin(tokens, torch.tensor([300, 512])).any()
 
 
@@ -64,33 +64,33 @@ def test_ties_across_blocks_and_groups_go_to_the_lowest_index(codes: int, metric
     assert torch.equal(tokens, assign(latents, codebook, metric, "reference"))
 
 
-@pytest.mark.parametrize("body", BODIES)
-def test_a_latent_without_direction_takes_the_first_code(body: str) -> None:
-    assert assign(torch.zeros(2, 3), torch.randn(4, 3), "cosine", body).tolist() == [0, 0]
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_latent_without_direction_takes_the_first_code(backend: str) -> None:
+    assert assign(torch.zeros(2, 3), torch.randn(4, 3), "cosine", backend).tolist() == [0, 0]
 
 
-@pytest.mark.parametrize("body", BODIES)
-def test_a_code_without_direction_is_no_better_than_a_right_angle(body: str) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_code_without_direction_is_no_better_than_a_right_angle(backend: str) -> None:
     codebook = torch.tensor([[0.0, 0.0], [1.0, 0.0], [-1.0, 0.0]])
     latents = torch.tensor([[1.0, 0.1], [-1.0, 0.1]])
-    assert assign(latents, codebook, "cosine", body).tolist() == [1, 2]
+    assert assign(latents, codebook, "cosine", backend).tolist() == [1, 2]
 
 
-@pytest.mark.parametrize("body", BODIES)
-def test_cosine_selection_does_not_see_norms(body: str) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_cosine_selection_does_not_see_norms(backend: str) -> None:
     latents, codebook = torch.randn(200, 8), torch.randn(30, 8)
-    plain = assign(latents, codebook, "cosine", body)
+    plain = assign(latents, codebook, "cosine", backend)
     scaled = assign(
-        latents * (torch.rand(200, 1) * 1e4 + 1e-4), codebook * (torch.rand(30, 1) * 1e4 + 1e-4), "cosine", body
+        latents * (torch.rand(200, 1) * 1e4 + 1e-4), codebook * (torch.rand(30, 1) * 1e4 + 1e-4), "cosine", backend
     )
     assert torch.equal(plain, scaled)
 
 
-@pytest.mark.parametrize("body", BODIES)
-def test_cosine_selection_is_the_euclidean_one_between_unit_vectors(body: str) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_cosine_selection_is_the_euclidean_one_between_unit_vectors(backend: str) -> None:
     latents, codebook = torch.randn(200, 8), torch.randn(30, 8)
     assert torch.equal(
-        assign(latents, codebook, "cosine", body), assign(unit(latents), unit(codebook), "euclidean", body)
+        assign(latents, codebook, "cosine", backend), assign(unit(latents), unit(codebook), "euclidean", backend)
     )
 
 
@@ -104,8 +104,8 @@ def test_the_block_size_does_not_change_a_token(metric: str, monkeypatch: pytest
 
 
 def test_no_latents_give_no_tokens() -> None:
-    for body in BODIES:
-        assert assign(torch.zeros(0, 3), torch.randn(4, 3), backend=body).shape == (0,)
+    for backend in BACKENDS:
+        assert assign(torch.zeros(0, 3), torch.randn(4, 3), backend=backend).shape == (0,)
 
 
 def test_tokens_carry_no_gradient() -> None:

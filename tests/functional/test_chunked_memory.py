@@ -1,4 +1,4 @@
-"""The chunked bodies, and the entropy of signs, never hold the N × K scores: neither forward nor backward, whatever N and K are."""
+"""The chunked backends, and the entropy of signs, never hold the N × K scores: neither forward nor backward, whatever N and K are."""
 
 from collections.abc import Callable
 
@@ -20,20 +20,20 @@ def largest_allocation(work: Callable[[], object]) -> int:
     return max(event.nbytes() for event in recording.profiler.kineto_results.events() if event.name() == "[memory]")
 
 
-def assigned(body: str) -> None:
-    assign(torch.randn(TOKENS, WIDTH), torch.randn(CODES, WIDTH), backend=body)
+def assigned(backend: str) -> None:
+    assign(torch.randn(TOKENS, WIDTH), torch.randn(CODES, WIDTH), backend=backend)
 
 
-def arc(body: str) -> None:
+def arc(backend: str) -> None:
     latents = torch.randn(TOKENS, WIDTH, requires_grad=True)
     codebook = torch.randn(CODES, WIDTH, requires_grad=True)
-    arc_loss(latents, codebook, backend=body, stop_gradient=False, valid=torch.rand(TOKENS) > 0.1).backward()
+    arc_loss(latents, codebook, backend=backend, stop_gradient=False, valid=torch.rand(TOKENS) > 0.1).backward()
 
 
-def entropy(body: str) -> None:
+def entropy(backend: str) -> None:
     latents = torch.randn(TOKENS, WIDTH, requires_grad=True)
     codebook = torch.randn(CODES, WIDTH, requires_grad=True)
-    entropy_loss(*entropy_statistics(latents, codebook, backend=body), TOKENS).backward()
+    entropy_loss(*entropy_statistics(latents, codebook, backend=backend), TOKENS).backward()
 
 
 @pytest.mark.parametrize("work", [assigned, arc, entropy])

@@ -9,7 +9,7 @@ import torch
 from arcvq import ArcvqError
 from arcvq.functional import chunks, entropy_loss, entropy_statistics, lattice_digits, sign_entropy_statistics
 
-BODIES = ("reference", "chunked")
+BACKENDS = ("reference", "chunked")
 METRICS = ("cosine", "euclidean")
 
 
@@ -17,29 +17,31 @@ def loss_of(latents: torch.Tensor, codebook: torch.Tensor, **options: object) ->
     return entropy_loss(*entropy_statistics(latents, codebook, **options), latents.shape[0])
 
 
-@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("metric", METRICS)
-def test_sure_and_balanced_tokens_give_minus_log_k(metric: str, body: str) -> None:
+def test_sure_and_balanced_tokens_give_minus_log_k(metric: str, backend: str) -> None:
     codebook = 5 * torch.eye(6)
-    loss = loss_of(codebook.repeat(4, 1), codebook, temperature=0.01, metric=metric, backend=body)
+    loss = loss_of(codebook.repeat(4, 1), codebook, temperature=0.01, metric=metric, backend=backend)
     assert loss.item() == pytest.approx(-math.log(6), abs=1e-6)
 
 
-@pytest.mark.parametrize("body", BODIES)
-def test_tokens_that_share_one_distribution_give_zero(body: str) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_tokens_that_share_one_distribution_give_zero(backend: str) -> None:
     latents = torch.randn(1, 4).repeat(12, 1)
-    loss = loss_of(latents, torch.randn(6, 4), temperature=1.0, backend=body)
+    loss = loss_of(latents, torch.randn(6, 4), temperature=1.0, backend=backend)
     assert loss.item() == pytest.approx(0.0, abs=1e-6)
 
 
-@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("temperature", [0.01, 0.3, 2.0])
 @pytest.mark.parametrize("masked", [False, True])
-def test_both_sums_equal_the_loop(temperature: float, metric: str, body: str, masked: bool, small_blocks: None) -> None:
+def test_both_sums_equal_the_loop(
+    temperature: float, metric: str, backend: str, masked: bool, small_blocks: None
+) -> None:
     latents, codebook = torch.randn(31, 3, dtype=torch.float64), torch.randn(7, 3, dtype=torch.float64)
     valid = torch.rand(31) > 0.4 if masked else None
-    total, share = entropy_statistics(latents, codebook, temperature, metric, body, valid)
+    total, share = entropy_statistics(latents, codebook, temperature, metric, backend, valid)
     expected_total, expected_share = oracle.entropy(
         oracle.rows_of(latents), oracle.rows_of(codebook), temperature, metric, valid.tolist() if masked else None
     )
@@ -47,15 +49,15 @@ def test_both_sums_equal_the_loop(temperature: float, metric: str, body: str, ma
     torch.testing.assert_close(share, torch.tensor(expected_share, dtype=torch.float64), rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("metric", METRICS)
-def test_gradients_agree_with_finite_differences(metric: str, body: str, small_blocks: None) -> None:
+def test_gradients_agree_with_finite_differences(metric: str, backend: str, small_blocks: None) -> None:
     latents = torch.randn(11, 3, dtype=torch.float64, requires_grad=True)
     codebook = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
     valid = torch.tensor([True] * 8 + [False] * 3)
 
     def sums(z: torch.Tensor, e: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return entropy_statistics(z, e, 0.7, metric, body, valid)
+        return entropy_statistics(z, e, 0.7, metric, backend, valid)
 
     assert torch.autograd.gradcheck(sums, (latents, codebook))
     assert torch.autograd.gradcheck(lambda z, e: entropy_loss(*sums(z, e), 8), (latents, codebook))
@@ -71,9 +73,9 @@ def test_the_chunked_body_equals_the_reference(
     start, book = torch.randn(tokens, 4).to(dtype), torch.randn(codes, 4).to(dtype)
     start[0] = 0
     results = []
-    for body in BODIES:
+    for backend in BACKENDS:
         latents, codebook = start.clone().requires_grad_(), book.clone().requires_grad_()
-        loss = loss_of(latents, codebook, temperature=0.2, metric=metric, backend=body)
+        loss = loss_of(latents, codebook, temperature=0.2, metric=metric, backend=backend)
         loss.backward()
         results.append((loss.detach(), latents.grad, codebook.grad))
     tolerance = 1e-12 if dtype == torch.float64 else 2e-5

@@ -8,7 +8,7 @@ import torch
 from arcvq.functional import arc_loss, assign, entropy_loss, entropy_statistics, sign_entropy_statistics, vq_loss
 from arcvq.functional.precision import ieee_matmul, matmul, products_are_float32
 
-BODIES = ("reference", "chunked")
+BACKENDS = ("reference", "chunked")
 
 
 @pytest.fixture
@@ -19,12 +19,12 @@ def medium_precision() -> Iterator[None]:
     torch.set_float32_matmul_precision(before)
 
 
-def everything(latents: torch.Tensor, codebook: torch.Tensor, body: str) -> dict[str, torch.Tensor]:
+def everything(latents: torch.Tensor, codebook: torch.Tensor, backend: str) -> dict[str, torch.Tensor]:
     """Every result and every gradient that depends on a product of latents and codes."""
     z, e = latents.clone().requires_grad_(), codebook.clone().requires_grad_()
-    results = {"cosine": assign(z, e, "cosine", body), "euclidean": assign(z, e, "euclidean", body)}
-    arc = arc_loss(z, e, backend=body, stop_gradient=False)
-    entropy = entropy_loss(*entropy_statistics(z, e, 0.5, backend=body), latents.shape[0])
+    results = {"cosine": assign(z, e, "cosine", backend), "euclidean": assign(z, e, "euclidean", backend)}
+    arc = arc_loss(z, e, backend=backend, stop_gradient=False)
+    entropy = entropy_loss(*entropy_statistics(z, e, 0.5, backend=backend), latents.shape[0])
     signs = entropy_loss(*sign_entropy_statistics(z[:, :12], 0.5), latents.shape[0])
     terms = vq_loss(z, e[results["cosine"]])
     (arc + entropy + signs + terms["codebook"] + terms["commitment"]).backward()
@@ -37,26 +37,26 @@ def assert_same_bits(first: dict[str, torch.Tensor], second: dict[str, torch.Ten
         assert torch.equal(value, second[name]), name
 
 
-@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_autocast_changes_no_bit(dtype: torch.dtype, body: str) -> None:
+def test_autocast_changes_no_bit(dtype: torch.dtype, backend: str) -> None:
     latents, codebook = torch.randn(200, 32), torch.randn(50, 32)
-    outside = everything(latents, codebook, body)
+    outside = everything(latents, codebook, backend)
     with torch.autocast("cpu", dtype):
-        inside = everything(latents, codebook, body)
+        inside = everything(latents, codebook, backend)
     assert_same_bits(outside, inside)
 
 
-@pytest.mark.parametrize("body", BODIES)
-def test_the_matmul_precision_switch_changes_no_bit_and_is_left_as_it_was(body: str) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_matmul_precision_switch_changes_no_bit_and_is_left_as_it_was(backend: str) -> None:
     latents, codebook = torch.randn(500, 64), torch.randn(128, 64)
     before = torch.get_float32_matmul_precision()
-    outside = everything(latents, codebook, body)
+    outside = everything(latents, codebook, backend)
     assert torch.get_float32_matmul_precision() == before
     torch.set_float32_matmul_precision("medium")
     try:
         switched = torch.backends.mkldnn.matmul.fp32_precision
-        inside = everything(latents, codebook, body)
+        inside = everything(latents, codebook, backend)
         assert torch.get_float32_matmul_precision() == "medium"
         assert torch.backends.mkldnn.matmul.fp32_precision == switched
     finally:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from arcvq import ArcvqError
-from arcvq.functional import NAMED_RUNS, Schedule, rate_like
+from arcvq.functional import NAMED_RUNS, Schedule, rate_to_match
 from arcvq.functional.schedules import adaptive
 
 
@@ -66,7 +66,7 @@ def test_time_as_a_fraction_runs_from_zero_to_one_over_the_planned_steps(kind: s
 @pytest.mark.parametrize("total_steps", [100, 24_500, 1_000_000])
 def test_a_derived_rate_ends_where_the_named_run_ends(run: str, total_steps: int) -> None:
     named = NAMED_RUNS[run]
-    growth, decay = rate_like(run, "growth", total_steps), rate_like(run, "decay", total_steps)
+    growth, decay = rate_to_match(run, "growth", total_steps), rate_to_match(run, "decay", total_steps)
     radius = value(Schedule(kind="exponential", rate=growth), total_steps)
     weight = value(Schedule(kind="exponential", rate=-decay), total_steps)
     assert radius == pytest.approx(math.exp(named.growth * named.steps), rel=1e-4)
@@ -81,7 +81,7 @@ def test_the_named_runs_are_the_papers() -> None:
 
 
 def test_a_named_run_of_its_own_length_keeps_its_own_rate() -> None:
-    assert rate_like("cifar10", "growth", 24_500) == pytest.approx(3e-4, rel=1e-12)
+    assert rate_to_match("cifar10", "growth", 24_500) == pytest.approx(3e-4, rel=1e-12)
 
 
 def test_the_adaptive_weight_falls_in_a_line_to_nothing_at_the_target() -> None:
@@ -113,8 +113,8 @@ def test_a_schedule_that_cannot_run_is_refused_at_construction(
     assert message in str(raised.value)
 
 
-def test_a_rate_like_an_unknown_run_or_without_a_length_is_refused() -> None:
+def test_a_rate_to_match_an_unknown_run_or_without_a_length_is_refused() -> None:
     with pytest.raises(ArcvqError, match=r"'cifar'.*mnist"):
-        rate_like("cifar", "growth", 100)
+        rate_to_match("cifar", "growth", 100)
     with pytest.raises(ArcvqError, match="mnist needs"):
-        rate_like("mnist", "growth", None)
+        rate_to_match("mnist", "growth", None)

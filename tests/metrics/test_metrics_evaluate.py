@@ -150,7 +150,7 @@ def test_networks_take_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("ARCVQ_WEIGHTS", str(tmp_path))
     small = nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten())  # (B, 3, 299, 299) -> (B, 12)
     # The package's name `evaluate` is the function; the module is reached through the import system.
-    monkeypatch.setattr(import_module("arcvq.metrics.evaluate"), "fid_network", lambda device, download: small)
+    monkeypatch.setattr(import_module("arcvq.metrics.paired"), "fid_network", lambda device, download: small)
 
     images = toy(8, side=32)
     for name in ("exact", "paper"):

@@ -26,7 +26,7 @@ def use(monkeypatch: pytest.MonkeyPatch, weight: float) -> list[int]:
     network = nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten(), linear)
     seen: list[int] = []
     network.register_forward_pre_hook(lambda _, inputs: seen.append(len(inputs[0])))
-    monkeypatch.setattr(import_module("arcvq.metrics.evaluate"), "fid_network", lambda device, download: network)
+    monkeypatch.setattr(import_module("arcvq.metrics.paired"), "fid_network", lambda device, download: network)
     return seen
 
 

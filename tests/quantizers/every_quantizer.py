@@ -23,7 +23,7 @@ from arcvq.quantizers import (
     VonMisesFisher,
 )
 
-SAMP: dict[str, Any] = {"metric": "cosine", "start": "unit-sphere", "ball": Ball(alpha=0.01), "arc": Arc()}
+SAMP: dict[str, Any] = {"metric": "cosine", "init": "unit-sphere", "ball": Ball(alpha=0.01), "arc": Arc()}
 # An image's height and width, for the kinds that must know how many positions one has.
 IMAGE = (3, 5)
 
@@ -64,7 +64,7 @@ ONE_OF_EACH += ["sq", "fsq", "lfq", "gaussian", "vmf"]
 ANY_NUMBER = [kind for kind in KINDS if "of images" not in kind]
 # Those that draw while they train.
 STOCHASTIC = [kind for kind in KINDS if kind.startswith(("hvq", "sq", "gaussian", "vmf"))]
-# Those whose training draws random numbers, in forward or in upkeep.
+# Those whose training draws random numbers, in forward or in update.
 DRAWING = ["emavq under samp", "cvq random", "cvq probrandom", *STOCHASTIC]
 # VQ and its kin: a codebook that is searched.
 SEARCHED = [kind for kind, (cls, _) in KINDS.items() if issubclass(cls, VQ)]

@@ -58,7 +58,7 @@ def test_a_step_that_the_grad_scaler_skipped_does_not_count(fused: bool, set_to_
     assert torch.equal(quantizer.codebook.detach(), before)
     step(1.5 * directions[[1, 2, 3]], spoil=False)
     assert quantizer.step.item() == 1
-    assert quantizer.share[0].item() == 0.25, "the skipped batch was counted: the dead code was not restarted"
+    assert quantizer.usage_ema[0].item() == 0.25, "the skipped batch was counted: the dead code was not restarted"
     assert (quantizer.codebook.detach()[0] - before[0]).norm() > 0.5
 
 

@@ -99,7 +99,7 @@ def test_lfq_begins_with_balanced_bits(heads: int, shape: tuple[int, ...]) -> No
     quantizer = LFQ(5, 8, heads=heads, balanced=True, channel_last=len(shape) == 2)
     latents = 3 + 0.1 * torch.randn(shape)
     before = [tensor.clone() for tensor in (quantizer.project_in.weight, quantizer.project_in.bias)]
-    quantizer.start_from_(latents)
+    quantizer.init_from_latents_(latents)
     rows = latents if len(shape) == 2 else latents.movedim(1, -1).reshape(-1, 5)
     values = quantizer.project_in(rows)
     torch.testing.assert_close(values.mean(dim=0), torch.zeros(3 * heads), atol=1e-4, rtol=0)

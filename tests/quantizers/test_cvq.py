@@ -22,7 +22,7 @@ def placed(codes: torch.Tensor, **options: Any) -> CVQ:
 
 def test_the_authors_defaults() -> None:
     config = CVQ(4, 8).config
-    assert (config.metric, config.start, config.anchor, config.decay) == ("cosine", "uniform", "closest", 0.99)
+    assert (config.metric, config.init, config.anchor, config.decay) == ("cosine", "uniform", "closest", 0.99)
     assert (config.commitment_weight, config.first_batch, config.contrastive) == (0.25, False, None)
 
 
@@ -141,7 +141,7 @@ def test_the_first_batch_alone_moves_codes_when_told_so() -> None:
 
 
 def test_moved_codes_are_bounded_after_the_move() -> None:
-    quantizer = CVQ(4, 16, start="unit-sphere", ball=Ball(alpha=0.0), arc=Arc())
+    quantizer = CVQ(4, 16, init="unit-sphere", ball=Ball(alpha=0.0), arc=Arc())
     for _ in range(10):
         quantizer.after_step(quantizer(9 * torch.randn(20, 4)))
         norms = quantizer.codebook.detach().norm(dim=1)

@@ -25,7 +25,7 @@ def test_the_codebook_is_no_parameter_and_the_loss_is_the_commitment_alone() -> 
 
 
 def test_after_a_step_each_taken_code_is_its_smoothed_running_mean_and_the_others_stay() -> None:
-    quantizer = EMAVQ(3, 16, start="normal", decay=0.9, epsilon=1e-3)
+    quantizer = EMAVQ(3, 16, init="normal", decay=0.9, epsilon=1e-3)
     before = quantizer.codebook.clone()
     latents = torch.randn(12, 3)
     out = quantizer(latents)
@@ -54,7 +54,7 @@ def test_a_code_without_tokens_keeps_its_place_for_ever() -> None:
 
 
 def test_micro_batches_are_one_batch_and_padding_is_nothing() -> None:
-    whole, parts = EMAVQ(4, 8, start="normal"), EMAVQ(4, 8)
+    whole, parts = EMAVQ(4, 8, init="normal"), EMAVQ(4, 8)
     parts.load_state_dict(whole.state_dict())
     latents, mask = torch.randn(40, 4), torch.rand(40) > 0.3
     whole.after_step(whole(latents[mask]))
@@ -64,7 +64,7 @@ def test_micro_batches_are_one_batch_and_padding_is_nothing() -> None:
 
 
 def test_a_code_that_counts_for_nothing_goes_all_the_way() -> None:
-    quantizer = EMAVQ(4, 2, start_count=0.0, epsilon=0.0)
+    quantizer = EMAVQ(4, 2, init_count=0.0, epsilon=0.0)
     latents = torch.randn(20, 4)
     out = quantizer(latents)
     quantizer.after_step(out)
@@ -73,7 +73,7 @@ def test_a_code_that_counts_for_nothing_goes_all_the_way() -> None:
 
 
 def test_the_ball_bounds_ten_updates_and_scales_the_sums_with_the_codes() -> None:
-    quantizer = EMAVQ(4, 16, metric="cosine", start="unit-sphere", ball=Ball(alpha=0.01), arc=Arc(), epsilon=0.0)
+    quantizer = EMAVQ(4, 16, metric="cosine", init="unit-sphere", ball=Ball(alpha=0.01), arc=Arc(), epsilon=0.0)
     for step in range(1, 11):
         quantizer.after_step(quantizer(5 * torch.randn(200, 4)))
         assert quantizer.codebook.norm(dim=1).max() <= quantizer.samp.radius(torch.tensor(step)) * (1 + 1e-6)
@@ -93,8 +93,8 @@ def test_a_restarted_code_counts_as_one_token_at_its_new_place() -> None:
 
 
 def test_a_k_means_start_is_where_the_means_begin() -> None:
-    quantizer = EMAVQ(4, 8, start="kmeans", start_count=2.0)
-    quantizer.kmeans_start_(torch.randn(50, 4))
+    quantizer = EMAVQ(4, 8, init="kmeans", init_count=2.0)
+    quantizer.kmeans_init_(torch.randn(50, 4))
     assert torch.equal(quantizer.sums, 2 * quantizer.codebook)
     assert quantizer.counts.tolist() == [2.0] * 8
 

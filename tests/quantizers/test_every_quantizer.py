@@ -10,8 +10,8 @@ from every_quantizer import CONTINUOUS, IMAGE, KINDS, STOCHASTIC, build
 from torch import Tensor
 
 from arcvq import ArcvqError, Quantizer
-from arcvq.config import to_dict
-from arcvq.quantizers import QUANTIZERS, build_quantizer, quantizer_name
+from arcvq.config import parse, to_dict
+from arcvq.quantizers import QUANTIZERS
 
 DIM, SIZE = 8, 16
 pytestmark = pytest.mark.parametrize("kind", KINDS)
@@ -42,10 +42,10 @@ def test_forward_and_backward_change_nothing(kind: str, training: bool) -> None:
     assert bits(quantizer) == before
     assert torch.isfinite(latents.grad).all()
     assert latents.grad.abs().sum() > 0 or not training
-    assert not out.record.latents.requires_grad
+    assert not out.update_inputs.latents.requires_grad
     torch.testing.assert_close(out.loss, sum(out.losses.values(), start=torch.zeros(())))
     if kind in CONTINUOUS:
-        assert (quantizer.codebook, out.tokens, out.record.tokens) == (None, None, None)
+        assert (quantizer.codebook, out.tokens, out.update_inputs.tokens) == (None, None, None)
 
 
 def test_a_detached_output_is_the_same_off_the_graph(kind: str) -> None:
@@ -58,7 +58,7 @@ def test_a_detached_output_is_the_same_off_the_graph(kind: str) -> None:
         pairs += [(terms[name], others[name]) for name in terms]
     assert all(torch.equal(on, off) and not off.requires_grad for on, off in pairs)
     assert off.tokens is out.tokens
-    assert off.record is out.record
+    assert off.update_inputs is out.update_inputs
 
 
 def test_the_same_random_numbers_give_the_same_output(kind: str) -> None:
@@ -101,7 +101,7 @@ def test_written_down_and_saved_it_goes_on_as_it_would_have(kind: str) -> None:
         quantizer.after_step(quantizer(images()))
     torch.manual_seed(99)
     written = json.loads(json.dumps(to_dict(quantizer.config)))
-    loaded = build_quantizer(quantizer_name(quantizer), DIM, written)
+    loaded = QUANTIZERS.build(parse(type(quantizer.config), written), DIM)
     assert loaded.config == quantizer.config
     loaded.load_state_dict(quantizer.state_dict())
     latents, states = images(), []
@@ -160,4 +160,4 @@ def test_its_options_stand_in_its_signature_and_its_name_in_the_registry(kind: s
     parameters = inspect.signature(cls).parameters
     assert list(parameters)[:2] == ["dim", "codebook_size"]
     assert set(options) <= set(parameters)
-    assert {each for each, _ in KINDS.values()} == set(QUANTIZERS.values())
+    assert {each for each, _ in KINDS.values()} == {QUANTIZERS[name] for name in QUANTIZERS}

@@ -74,7 +74,7 @@ def test_evaluation_takes_the_nearest_code_or_draws_as_it_is_told() -> None:
 
 def filled(quantizer: HVQ, taken: list[int]) -> torch.Tensor:
     with torch.no_grad():
-        quantizer.taken.copy_(torch.tensor(taken))
+        quantizer.usage_counts.copy_(torch.tensor(taken))
     return quantizer.codebook.detach().clone()
 
 
@@ -87,12 +87,12 @@ def test_the_least_taken_code_is_put_beside_the_most_taken_when_it_is_time() -> 
     before = filled(quantizer, [100, 2, 1, 50])
     quantizer.after_step(no_tokens(quantizer))
     assert torch.equal(quantizer.codebook.detach(), before)
-    assert quantizer.taken.tolist() == [100, 2, 1, 50]
+    assert quantizer.usage_counts.tolist() == [100, 2, 1, 50]
     quantizer.after_step(no_tokens(quantizer))
     moved = quantizer.codebook.detach()
     assert torch.equal(moved[[0, 1, 3]], before[[0, 1, 3]])  # one code a time, though code 1 is as good as dead, too
     assert 0 < (moved[2] - before[0]).norm() < 0.1
-    assert quantizer.taken.tolist() == [0, 0, 0, 0]
+    assert quantizer.usage_counts.tolist() == [0, 0, 0, 0]
 
 
 @pytest.mark.parametrize("revival", [Revival(every=1), Revival(every=1, noise=0.3)], ids=["default", "wide"])

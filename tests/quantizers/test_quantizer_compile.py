@@ -81,14 +81,14 @@ def test_every_kind_compiles_once_equals_eager_and_counts_nonfinite_latents(kind
     for step in range(5):
         latents = torch.randn(2, 4, *shape).requires_grad_()
         outputs = []
-        for layer, keep_up, optimizer in zip((eager, compiled), (eager.after_step, after_step), optimizers):
+        for layer, update, optimizer in zip((eager, compiled), (eager.after_step, after_step), optimizers):
             torch.manual_seed(step)
             out = layer(latents)
             if optimizer is not None:
                 optimizer.zero_grad()
                 (out.loss + out.quantized.square().mean()).backward()
                 optimizer.step()
-            keep_up(out)
+            update(out)
             outputs.append(out)
         assert kind in CONTINUOUS or torch.equal(outputs[0].tokens, outputs[1].tokens)
         torch.testing.assert_close(outputs[0].quantized, outputs[1].quantized, rtol=1e-4, atol=1e-5)

@@ -102,7 +102,7 @@ def test_wrong_tokens_are_described(options: dict[str, Any], tokens: torch.Tenso
         ({"zzz": 1}, "arc, backend, ball"),
         ({"metric": "cosin"}, "cosine, euclidean"),
         ({"backend": "cuda"}, "auto, reference, chunked, triton"),
-        ({"start": "kmean"}, "uniform, unit-sphere, normal, scaled-normal, kmeans"),
+        ({"init": "kmean"}, "uniform, unit-sphere, normal, scaled-normal, kmeans"),
         ({"loss_space": "sphere"}, "raw, unit"),
         ({"legacy": 1}, "legacy"),
         ({"arc": {"scal": 3}}, "'arc.scal'"),
@@ -154,7 +154,7 @@ def test_the_bare_contract_cannot_quantize() -> None:
         Quantizer(4, 8)(torch.randn(5, 4))
 
 
-def test_upkeep_takes_what_the_quantizer_returned() -> None:
+def test_update_takes_what_the_quantizer_returned() -> None:
     quantizer = VQ(8, 4)
     with pytest.raises(ArcvqError, match=r"Quantized.*Tensor"):
         quantizer.after_step(quantizer(torch.randn(2, 8, 3)).quantized)  # type: ignore[arg-type]

@@ -32,11 +32,11 @@ SCENARIOS: dict[str, tuple[type[Quantizer], dict[str, Any], list[int], list[bool
     "arcvq, uneven": (ArcVQ, {}, [13, 7], [False, False], True),
     "arcvq, fewer tokens than top_k": (ArcVQ, {}, [18, 2], [False, False], True),
     "arcvq, masked": (ArcVQ, {}, [12, 8], [True, True], True),
-    "arcvq, reference body": (ArcVQ, {"backend": "reference"}, [7, 13], [False, False], True),
+    "arcvq, reference backend": (ArcVQ, {"backend": "reference"}, [7, 13], [False, False], True),
     "everything, uneven": (ArcVQ, EVERYTHING, [5, 15], [False, False], True),
     "everything, masked in one process only": (ArcVQ, EVERYTHING, [11, 9], [True, False], True),
     "restart": (ArcVQ, {**EVERYTHING, "restart": RESTART}, [14, 6], [False, False], True),
-    "restart, upkeep in eval mode": (ArcVQ, {**EVERYTHING, "restart": RESTART}, [14, 6], [False, False], False),
+    "restart, update in eval mode": (ArcVQ, {**EVERYTHING, "restart": RESTART}, [14, 6], [False, False], False),
 }
 # Every kind, on uneven shards, padded in one process only; and with a process that has no token at all.
 for kind, (cls, options) in KINDS.items():
@@ -134,11 +134,11 @@ def worker(rank: int, folder: str) -> None:
     results["stochastic"] = {name: own_loss(name, rank) for name in STOCHASTIC}
 
     torch.manual_seed(rank)  # different codebooks and different latents, until the first process's centres arrive
-    start = VQ(4, 16, start="kmeans")
-    start.kmeans_start_(torch.randn(60, 4))
+    start = VQ(4, 16, init="kmeans")
+    start.kmeans_init_(torch.randn(60, 4))
     results["k-means"] = start.state_dict()
     balanced = LFQ(8, 16, balanced=True)
-    balanced.start_from_(torch.randn(60, 8))
+    balanced.init_from_latents_(torch.randn(60, 8))
     results["balanced"] = balanced.state_dict()
 
     torch.manual_seed(3)  # the same on both, as a loop that seeds its processes alike has it
@@ -233,7 +233,7 @@ def test_a_balanced_start_is_the_first_processs(ranks: list[dict[str, Any]]) -> 
 def test_a_k_means_start_is_the_first_processs(ranks: list[dict[str, Any]]) -> None:
     assert torch.equal(ranks[0]["k-means"]["codebook"], ranks[1]["k-means"]["codebook"])
     torch.manual_seed(0)
-    alone = VQ(4, 16, start="kmeans")
-    alone.kmeans_start_(torch.randn(60, 4))
+    alone = VQ(4, 16, init="kmeans")
+    alone.kmeans_init_(torch.randn(60, 4))
     torch.testing.assert_close(ranks[0]["k-means"]["codebook"], alone.codebook.detach())
-    assert ranks[1]["k-means"]["started"].item()
+    assert ranks[1]["k-means"]["initialized"].item()

@@ -65,7 +65,7 @@ def test_the_same_latents_give_the_same_output() -> None:
 
 
 def test_a_record_holds_no_graph() -> None:
-    record = ArcVQ(4, 8)(torch.randn(6, 4, requires_grad=True)).record
+    record = ArcVQ(4, 8)(torch.randn(6, 4, requires_grad=True)).update_inputs
     assert not record.latents.requires_grad
     assert not record.tokens.requires_grad
 
@@ -173,7 +173,7 @@ def test_the_hand_case_of_one_dimension() -> None:
 
 
 def test_latents_that_lie_on_codes_find_them_and_cost_nothing() -> None:
-    quantizer = VQ(4, 8, start="normal")
+    quantizer = VQ(4, 8, init="normal")
     out = quantizer(quantizer.codebook.detach().clone())
     assert out.tokens.tolist() == list(range(8))
     assert out.loss.item() == 0.0

@@ -40,7 +40,7 @@ def test_shapes_and_decoding_hold_in_every_layout(variant: str, spatial: tuple[i
         assert out.quantized.shape == latents.shape
         assert out.quantized.dtype == latents.dtype
         assert out.loss.shape == ()
-        assert (out.record.valid is None) == (mask is None)
+        assert (out.update_inputs.valid is None) == (mask is None)
         if kind not in CONTINUOUS:
             assert out.tokens.shape == ((6, *spatial, heads) if heads > 1 else (6, *spatial))
             assert out.tokens.dtype == torch.int64
@@ -97,12 +97,12 @@ def test_quantized_latents_lie_in_memory_as_the_latents_do(options: dict[str, An
     for one, other in zip(*outputs):
         torch.testing.assert_close(one, other)
     if not options:  # rows are a view: nothing is copied on the way in
-        assert out.record.latents.data_ptr() == leaf.data_ptr() or masked
+        assert out.update_inputs.latents.data_ptr() == leaf.data_ptr() or masked
 
 
 def test_heads_share_one_codebook_over_equal_parts_of_a_vector() -> None:
-    quantizer = VQ(6, 9, heads=3, start="normal")
-    plain = VQ(2, 9, start="normal")
+    quantizer = VQ(6, 9, heads=3, init="normal")
+    plain = VQ(2, 9, init="normal")
     plain.load_state_dict(quantizer.state_dict())
     latents = torch.randn(5, 6)
     parts = plain(latents.reshape(15, 2))

@@ -1,25 +1,17 @@
-"""Quantizers by name, from plain mappings and back."""
+"""Quantizers by kind: from plain mappings and back, and kinds of one's own."""
 
 import json
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
 import yaml
 
-from arcvq import VQ, ArcVQ, ArcvqError
-from arcvq.config import to_dict
-from arcvq.quantizers import (
-    QUANTIZERS,
-    Arc,
-    Ball,
-    Entropy,
-    Quantizer,
-    Restart,
-    build_quantizer,
-    quantizer_class,
-    quantizer_name,
-)
+from arcvq import VQ, ArcvqError
+from arcvq.config import parse, to_dict
+from arcvq.quantizers import QUANTIZERS, Arc, Ball, Entropy, Quantizer, Restart, VQConfig
+from arcvq.registry import Registry
 
 OPTIONS: dict[str, Any] = {
     "codebook_size": 16,
@@ -31,12 +23,16 @@ OPTIONS: dict[str, Any] = {
 }
 
 
+def build_quantizer(kind: str, dim: int, options: dict[str, Any]) -> Quantizer:
+    return QUANTIZERS.build(parse(QUANTIZERS.config(kind), options, "quantizer"), dim)
+
+
 @pytest.mark.parametrize("name", QUANTIZERS)
-def test_a_name_leads_to_its_class_and_back(name: str) -> None:
-    continuous = quantizer_class(name).Config().codebook_size == 0
+def test_a_kind_leads_to_its_class_and_back(name: str) -> None:
+    continuous = QUANTIZERS.config(name)().codebook_size == 0
     quantizer = build_quantizer(name, 4, {} if continuous else {"codebook_size": 8})
-    assert type(quantizer) is quantizer_class(name)
-    assert quantizer_name(quantizer) == name
+    assert type(quantizer) is QUANTIZERS[name]
+    assert QUANTIZERS.kind_of(quantizer.config) == name
     assert quantizer.config.codebook_size == (0 if continuous else 8)
 
 
@@ -53,8 +49,8 @@ def test_a_plain_mapping_fills_every_nested_option() -> None:
 @pytest.mark.parametrize("options", [{}, OPTIONS], ids=["defaults", "options"])
 @pytest.mark.parametrize("write", [json.dumps, yaml.safe_dump], ids=["json", "yaml"])
 def test_a_configuration_written_down_builds_the_same_quantizer(name: str, options: dict[str, Any], write: Any) -> None:
-    known = quantizer_class(name).Config.__dataclass_fields__
-    if quantizer_class(name).Config().codebook_size:
+    known = QUANTIZERS.config(name).__dataclass_fields__
+    if QUANTIZERS.config(name)().codebook_size:
         options = {k: v for k, v in options.items() if k in known and (name, k) != ("simvq", "restart")}
     else:
         options = {"latent_dim": 3} if options else {}
@@ -93,10 +89,56 @@ def test_wrong_names_and_options_are_answered_in_one_line(name: str, options: di
     assert "\n" not in str(raised.value)
 
 
-def test_a_class_that_is_not_registered_has_no_name() -> None:
-    class Mine(VQ):
+@dataclass(kw_only=True)
+class NearestConfig(VQConfig):
+    shift: float = 0.5
+
+
+class Nearest(VQ):
+    """A quantizer of one's own."""
+
+    Config = NearestConfig
+
+
+def registry() -> Registry[Quantizer]:
+    """A copy, so that the package's own stays as it is."""
+    return Registry("quantizer", {kind: QUANTIZERS[kind] for kind in QUANTIZERS})
+
+
+def test_a_registered_quantizer_is_built_from_its_own_config() -> None:
+    quantizers = registry()
+    quantizers.register("nearest", Nearest)
+    config = parse(quantizers.config("nearest"), {"codebook_size": 8, "shift": 2})
+    quantizer = quantizers.build(config, 4)
+    assert type(quantizer) is Nearest
+    assert quantizer.config == NearestConfig(codebook_size=8, shift=2.0)
+    assert quantizers.kind_of(quantizer.config) == "nearest"
+    assert quantizer(torch.randn(6, 4)).tokens.shape == (6,)
+
+
+def test_a_second_class_under_the_same_name_is_refused() -> None:
+    quantizers = registry()
+    quantizers.register("nearest", Nearest)
+    with pytest.raises(ArcvqError, match="there is a quantizer 'nearest' already"):
+        quantizers.register("nearest", Nearest)
+    assert quantizers["nearest"] is Nearest
+
+
+def test_a_class_with_another_ones_config_is_refused() -> None:
+    class Heir(VQ):
         pass
 
-    with pytest.raises(ArcvqError, match="Mine is not registered"):
-        quantizer_name(Mine(4, 8))
-    assert isinstance(ArcVQ(4, 8), Quantizer)
+    quantizers = registry()
+    with pytest.raises(ArcvqError, match="Heir shares its Config with the quantizer 'vq'"):
+        quantizers.register("heir", Heir)
+    assert "heir" not in quantizers
+
+
+def test_a_class_without_a_config_is_refused() -> None:
+    with pytest.raises(ArcvqError, match="Identity needs a dataclass Config"):
+        registry().register("identity", torch.nn.Identity)  # type: ignore[arg-type]
+
+
+def test_the_config_of_an_unregistered_class_has_no_kind() -> None:
+    with pytest.raises(ArcvqError, match="NearestConfig belongs to no registered quantizer"):
+        QUANTIZERS.kind_of(NearestConfig())

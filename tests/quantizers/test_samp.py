@@ -16,7 +16,7 @@ def seeded(cls: type[VQ], **options: object) -> VQ:
 
 def test_the_cosine_baseline_is_arcvq_without_ball_arc_and_unit_start() -> None:
     baseline = seeded(VQ, metric="cosine")
-    stripped = seeded(ArcVQ, ball=None, arc=None, start="uniform")
+    stripped = seeded(ArcVQ, ball=None, arc=None, init="uniform")
     latents = torch.randn(2, 4, 5, 5)
     for quantizer in (baseline, stripped):
         optimizer = torch.optim.Adam(quantizer.parameters(), lr=0.1)
@@ -34,7 +34,7 @@ def test_the_cosine_baseline_is_arcvq_without_ball_arc_and_unit_start() -> None:
 
 
 def test_plain_vq_with_all_four_parts_is_arcvq() -> None:
-    built = seeded(VQ, metric="cosine", start="unit-sphere", ball=Ball(), arc=Arc())
+    built = seeded(VQ, metric="cosine", init="unit-sphere", ball=Ball(), arc=Arc())
     latents = torch.randn(2, 4, 5, 5)
     ours, theirs = built(latents), seeded(ArcVQ)(latents)
     assert torch.equal(ours.tokens, theirs.tokens)
@@ -63,7 +63,7 @@ def test_each_of_the_four_parts_changes_its_own_thing_alone() -> None:
     torch.testing.assert_close(full.codebook.detach().norm(dim=1), torch.full((16,), math.exp(3e-4)))
     torch.testing.assert_close(no_ball.codebook.detach().norm(dim=1), torch.full((16,), 3.0))
 
-    other_start = seeded(ArcVQ, start="uniform")
+    other_start = seeded(ArcVQ, init="uniform")
     assert other_start.codebook.abs().max() <= 1 / 16
     torch.testing.assert_close(
         torch.nn.functional.normalize(other_start.codebook, dim=1), seeded(ArcVQ).codebook, rtol=1e-5, atol=1e-6
@@ -74,12 +74,12 @@ def test_each_of_the_four_parts_changes_its_own_thing_alone() -> None:
     assert torch.equal(euclidean(latents).tokens.reshape(-1), expected)
 
 
-@pytest.mark.parametrize(("start", "norms"), [("unit-sphere", 1.0), ("normal", None), ("uniform", None)])
-def test_codebooks_start_as_their_option_says(start: str, norms: float | None) -> None:
-    codebook = ArcVQ(64, 512, start=start).codebook.detach()
+@pytest.mark.parametrize(("init", "norms"), [("unit-sphere", 1.0), ("normal", None), ("uniform", None)])
+def test_codebooks_start_as_their_option_says(init: str, norms: float | None) -> None:
+    codebook = ArcVQ(64, 512, init=init).codebook.detach()
     if norms is not None:
         torch.testing.assert_close(codebook.norm(dim=1), torch.full((512,), norms))
-    elif start == "normal":
+    elif init == "normal":
         assert codebook.std().item() == pytest.approx(1.0, abs=0.02)
     else:
         assert codebook.abs().max() <= 1 / 512
@@ -90,7 +90,7 @@ def test_the_papers_defaults() -> None:
     config = ArcVQ(64, 512).config
     assert (config.arc.scale, config.arc.margin, config.arc.top_k, config.arc.weight) == (10.0, 0.1, 3, 1.0)
     assert (config.arc.decay, config.ball.alpha, config.commitment_weight) == (5e-4, 3e-4, 0.25)
-    assert (config.metric, config.start, config.legacy) == ("cosine", "unit-sphere", False)
+    assert (config.metric, config.init, config.legacy) == ("cosine", "unit-sphere", False)
 
 
 @pytest.mark.parametrize("metric", ["cosine", "euclidean"])
@@ -116,11 +116,11 @@ def test_radius_and_weight_follow_the_step_count() -> None:
         quantizer.after_step(out)
 
 
-@pytest.mark.parametrize("like", ["mnist", "cifar10", "imagenet"])
-def test_a_short_run_like_a_named_one_ends_at_the_same_radius_and_weight(like: str) -> None:
-    samp = Samp(Ball(like=like, time="fraction"), Arc(like=like), total_steps=100)
+@pytest.mark.parametrize("match_run", ["mnist", "cifar10", "imagenet"])
+def test_a_short_run_like_a_named_one_ends_at_the_same_radius_and_weight(match_run: str) -> None:
+    samp = Samp(Ball(match_run=match_run, time="fraction"), Arc(match_run=match_run), total_steps=100)
     ends = {"mnist": (6974, 14.75), "cifar10": (1556, 12.25), "imagenet": (605, 64.0593)}
-    radius, exponent = ends[like]
+    radius, exponent = ends[match_run]
     assert samp.radius(torch.tensor(100)).item() == pytest.approx(radius, rel=1e-3)
     assert samp.weight(torch.tensor(100)).item() == pytest.approx(math.exp(-exponent), rel=1e-2)
     assert samp.radius(torch.tensor(0)).item() == 1.0
@@ -160,7 +160,7 @@ def test_the_adaptive_level_is_smoothed() -> None:
     out = quantizer(torch.randn(100, 4))
     quantizer.after_step(out)
     expected = 0.1 * out.stats["perplexity"] / 8
-    torch.testing.assert_close(quantizer.samp.level, expected)
+    torch.testing.assert_close(quantizer.samp.perplexity_ema, expected)
 
 
 @pytest.mark.parametrize(
@@ -172,14 +172,17 @@ def test_the_adaptive_level_is_smoothed() -> None:
         ({"arc": Arc(schedule="adaptive", target=0.0)}, "arc: expected 0 < target <= 1"),
         ({"arc": Arc(schedule="adaptive", smoothing=1.0)}, "0 <= smoothing < 1"),
         ({"arc": Arc(schedule="linear")}, "needs the planned number of optimizer steps: give total_steps"),
-        ({"ball": Ball(like="cifar10")}, "like: cifar10 needs the planned number"),
-        ({"ball": Ball(like="cifar"), "total_steps": 10}, "unknown run 'cifar'"),
+        ({"ball": Ball(match_run="cifar10")}, "match_run: cifar10 needs the planned number"),
+        ({"ball": Ball(match_run="cifar"), "total_steps": 10}, "unknown run 'cifar'"),
         ({"ball": Ball(alpha=-0.1)}, "ball: alpha must not be negative, got -0.1"),
         (
-            {"ball": Ball(like="mnist", schedule="linear"), "total_steps": 10},
-            "ball: like derives the rate of an exponential schedule, and this one is linear; leave it out",
+            {"ball": Ball(match_run="mnist", schedule="linear"), "total_steps": 10},
+            "ball: match_run derives the rate of an exponential schedule, and this one is linear; leave it out",
         ),
-        ({"arc": Arc(like="mnist", schedule="adaptive")}, "arc: like derives the rate of an exponential schedule"),
+        (
+            {"arc": Arc(match_run="mnist", schedule="adaptive")},
+            "arc: match_run derives the rate of an exponential schedule",
+        ),
         ({"ball": Ball(time="fraction")}, "time: fraction needs the planned number"),
         ({"ball": Ball(schedule="linear", duration=-1.0)}, "duration must be positive, got -1.0"),
         ({"ball": Ball(schedule="exp")}, "ball.schedule: expected one of exponential, constant"),
@@ -220,5 +223,5 @@ def test_samp_alone_refuses_an_unknown_schedule_and_a_loss_it_does_not_have() ->
 def test_the_adaptive_level_lives_in_the_layer_s_own_precision(dtype: torch.dtype) -> None:
     quantizer = ArcVQ(8, 16, arc=Arc(schedule="adaptive", smoothing=0.0)).to(dtype)
     quantizer.after_step(quantizer(torch.randn(2, 8, 4, 4, dtype=dtype)))
-    assert quantizer.samp.level.dtype == dtype
-    assert 0 < quantizer.samp.level < 1
+    assert quantizer.samp.perplexity_ema.dtype == dtype
+    assert 0 < quantizer.samp.perplexity_ema < 1

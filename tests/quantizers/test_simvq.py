@@ -97,9 +97,9 @@ def test_the_arc_loss_is_that_of_the_projected_codes() -> None:
     assert (loss - weight * arc_loss(latents, quantizer.basis, **settings)).abs() > 1e-2
 
 
-@pytest.mark.parametrize("options", [{"start": "kmeans"}, {"restart": {"decay": 0.9}}])
+@pytest.mark.parametrize("options", [{"init": "kmeans"}, {"restart": {"decay": 0.9}}])
 def test_codes_cannot_be_moved_one_by_one(options: dict[str, Any]) -> None:
     with pytest.raises(ArcvqError, match="simvq moves all codes together"):
         SimVQ(4, 8, **options)
     with pytest.raises(ArcvqError, match="simvq moves all codes together"):
-        SimVQ(4, 8).kmeans_start_(torch.randn(20, 4))
+        SimVQ(4, 8).kmeans_init_(torch.randn(20, 4))

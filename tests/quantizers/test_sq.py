@@ -14,15 +14,15 @@ TYPES = ("I", "II", "III", "IV")
 
 
 def with_variance(value: float, **options: object) -> SQ:
-    quantizer = SQ(4, 8, floor=0.0, start_variance=1.0, **options)
+    quantizer = SQ(4, 8, floor=0.0, init_variance=1.0, **options)
     with torch.no_grad():
         quantizer.log_variance.fill_(math.log(value))
     return quantizer
 
 
 def test_the_variance_starts_where_it_is_said_to() -> None:
-    assert SQ(4, 8, start_variance=20.0)(torch.randn(9, 4)).stats["variance"].item() == pytest.approx(21.0)
-    assert SQ(4, 8, start_variance=20.0, floor=0.0)(torch.randn(9, 4)).stats["variance"].item() == pytest.approx(20.0)
+    assert SQ(4, 8, init_variance=20.0)(torch.randn(9, 4)).stats["variance"].item() == pytest.approx(21.0)
+    assert SQ(4, 8, init_variance=20.0, floor=0.0)(torch.randn(9, 4)).stats["variance"].item() == pytest.approx(20.0)
 
 
 @pytest.mark.parametrize(("type", "shape"), [("I", (1, 1)), ("II", (12, 1)), ("III", (12, 1)), ("IV", (12, 4))])
@@ -46,7 +46,7 @@ def test_each_type_shares_its_variance_as_it_says(type: str, shape: tuple[int, i
     ],
 )
 def test_the_variance_is_the_exponential_of_means_of_logarithms(type: str, own: list[list[float]]) -> None:
-    quantizer = SQ(2, 8, type=type, positions=2, start_variance=20.0)
+    quantizer = SQ(2, 8, type=type, positions=2, init_variance=20.0)
     with torch.no_grad():
         quantizer.variance_head.weight.copy_(torch.tensor([[0.0, 1.0], [1.0, 0.0]]))
         quantizer.variance_head.bias.copy_(torch.tensor([2.0, 8.0]).log())  # (a, b) → (2b, 8a), as logarithms
@@ -95,7 +95,7 @@ def test_losses_are_sums_over_a_token_and_means_over_tokens_per_image_element(ty
 @pytest.mark.parametrize("type", ["I", "II", "III"])
 def test_losses_are_an_image_s_share_of_the_elbo_however_many_heads(type: str, heads: int) -> None:
     """Written out: per image the sum over all its tokens, by its 4 positions of 12 elements each."""
-    quantizer = SQ(8, 16, type=type, heads=heads, positions=4, elements=12, floor=0.0, start_variance=0.7)
+    quantizer = SQ(8, 16, type=type, heads=heads, positions=4, elements=12, floor=0.0, init_variance=0.7)
     images = torch.randn(3, 8, 2, 2)
     out = quantizer(images)
     entropies, distances = [], []
@@ -114,7 +114,7 @@ def test_losses_are_an_image_s_share_of_the_elbo_however_many_heads(type: str, h
 
 
 def test_codes_may_start_on_the_unit_sphere() -> None:
-    torch.testing.assert_close(SQ(4, 8, start="unit-sphere").codebook.norm(dim=1), torch.ones(8))
+    torch.testing.assert_close(SQ(4, 8, init="unit-sphere").codebook.norm(dim=1), torch.ones(8))
     assert SQ(64, 8).codebook.norm(dim=1).min() > 4
 
 
@@ -158,7 +158,7 @@ def drawn(quantizer: SQ, latents: Tensor, noise: Tensor, temperature: float) -> 
 @pytest.mark.parametrize("type", TYPES)
 @pytest.mark.parametrize(("step", "temperature"), [(0, 2.0), (6, 2 * math.exp(-3))], ids=["warm", "cold"])
 def test_a_draw_is_a_mixture_at_the_temperature_of_its_step(type: str, step: int, temperature: float) -> None:
-    options = {"start_variance": 0.5, "floor": 0.0, "temperature": {"start": 2.0, "decay": 0.5}}
+    options = {"init_variance": 0.5, "floor": 0.0, "temperature": {"start": 2.0, "decay": 0.5}}
     quantizer, latents = SQ(4, 8, type=type, positions=3, **options), torch.randn(6, 4)
     quantizer.step.fill_(step)
     torch.manual_seed(7)
@@ -169,7 +169,7 @@ def test_a_draw_is_a_mixture_at_the_temperature_of_its_step(type: str, step: int
 
 @pytest.mark.parametrize("type", TYPES)
 def test_the_distance_moves_latents_codes_and_variance_without_a_stop(type: str) -> None:
-    quantizer = SQ(4, 8, type=type, positions=3, start_variance=0.5, floor=0.0).double()
+    quantizer = SQ(4, 8, type=type, positions=3, init_variance=0.5, floor=0.0).double()
     latents = torch.randn(6, 4, dtype=torch.float64, requires_grad=True)
     torch.manual_seed(7)
     codes = drawn(quantizer, latents, gumbel(torch.empty(6, 8, dtype=torch.float64)), 1.0)
@@ -202,8 +202,8 @@ def test_the_temperature_can_follow_the_length_of_the_run() -> None:
         ({"type": "II"}, "type II has a variance for each image: say how many positions an image has"),
         ({"positions": 0}, "positions must be at least 1, got 0"),
         ({"elements": -3}, "elements must be at least 1, got -3"),
-        ({"start": "kmeans"}, "start: expected one of normal, unit-sphere, got 'kmeans'"),
-        ({"start_variance": 0}, "start_variance must be positive and floor not negative"),
+        ({"init": "kmeans"}, "init: expected one of normal, unit-sphere, got 'kmeans'"),
+        ({"init_variance": 0}, "init_variance must be positive and floor not negative"),
         ({"temperature": {"start": 0}}, "temperature: it must be positive, got start 0.0"),
         ({"temperature": {"time": "fraction"}}, "time: fraction needs the planned number of optimizer steps"),
     ],
@@ -224,7 +224,7 @@ def test_evaluation_takes_the_likeliest_code_or_draws_as_it_is_told() -> None:
     latents = torch.full((4000, 4), 0.1)
     for evaluation in ("argmax", "sample"):
         torch.manual_seed(0)
-        quantizer = SQ(4, 2, floor=0.0, start_variance=1.0, evaluation=evaluation)
+        quantizer = SQ(4, 2, floor=0.0, init_variance=1.0, evaluation=evaluation)
         with torch.no_grad():
             quantizer.codebook.copy_(torch.tensor([[-1.0] * 4, [1.0] * 4]))
         out = quantizer.eval()(latents)

@@ -53,7 +53,7 @@ def test_every_run_of_the_list_loads() -> None:
     """Only one seed of each: the seed changes nothing else."""
     every = choose("all", seeds=[1])
     assert len(every) > 250
-    assert all(run.system().name == run.name for run in every)
+    assert all(run.config().name == run.name for run in every)
 
 
 def test_table1_has_five_systems_three_seeds_and_two_data_sets() -> None:

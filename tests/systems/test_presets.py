@@ -12,7 +12,7 @@ from arcvq import Arc, ArcvqError, Ball
 from arcvq.config import to_dict
 from arcvq.data import to_unit
 from arcvq.quantizers import Entropy
-from arcvq.systems import SYSTEMS, load_system, preset_header, preset_names, preset_path, preset_title
+from arcvq.systems import SYSTEMS, load_config, preset_header, preset_names, preset_path, preset_title
 
 DATA_SETS = ("cifar10", "fashion-mnist", "mnist", "sample")
 NAMES = (
@@ -33,7 +33,7 @@ NAMES = (
     "vq-vae-rotation",
     "vq-vae-rotation-samp",
 )
-# preset → metric, start, ball, arc
+# preset → metric, init, ball, arc
 PAPER_ARC, PAPER_BALL = Arc(), Ball()
 QUANTIZERS: dict[str, tuple[str, str, Ball | None, Arc | None]] = {
     "arcvq-vae": ("cosine", "unit-sphere", PAPER_BALL, PAPER_ARC),
@@ -52,9 +52,9 @@ QUANTIZERS: dict[str, tuple[str, str, Ball | None, Arc | None]] = {
         for name in ("vq-vae-ema", "vq-vae-rotation", "cvq-vae", "simvq")
     },
 }
-# What the codebook's parameters become: running means are none, a linear layer takes their place, a stack is another trunk.
+# What the codebook's parameters become: running means are none, a linear layer takes their place, a stack is another autoencoder.
 OTHER_PARAMETERS = {"vq-vae-ema": -32_768, "simvq": 64 * 65 - 32_768}
-HIERARCHY = {1: 694_593, 3: 695_747}
+STACK = {1: 694_593, 3: 695_747}
 
 
 # The other systems' presets → the settings that make them what they are
@@ -85,73 +85,73 @@ def test_every_data_set_has_every_preset() -> None:
 @pytest.mark.parametrize("name", OTHERS)
 @pytest.mark.parametrize("data", DATA_SETS)
 def test_another_systems_preset_is_what_its_path_says_at_the_same_budget(data: str, name: str) -> None:
-    system, beside = load_system(f"{data}/{name}"), load_system(f"{data}/vq-vae")
-    assert (system.system, system.data.name, system.title) == (name, data, name)
-    assert {key: getattr(system.quantizer, key) for key in OTHERS[name]} == OTHERS[name]
-    assert system.objective.reconstruction == ("likelihood" if name in ELBO else "mse")
-    assert (system.tokenizer, system.data, system.training) == (beside.tokenizer, beside.data, beside.training)
+    run, beside = (load_config(f"{data}/{each}") for each in (name, "vq-vae"))
+    assert (run.system, run.data.name, run.title) == (name, data, name)
+    assert {key: getattr(run.quantizer, key) for key in OTHERS[name]} == OTHERS[name]
+    assert run.objective.reconstruction == ("likelihood" if name in ELBO else "mse")
+    assert (run.autoencoder, run.data, run.training) == (beside.autoencoder, beside.data, beside.training)
 
 
 @pytest.mark.parametrize("data", DATA_SETS)
 def test_the_recipe_is_the_same_on_every_data_set_at_table_1_s_budget(data: str) -> None:
     """That it is what was chosen on CIFAR-10 is tested with the studies."""
-    system, chosen, beside = (
-        load_system(f"{each}") for each in (f"{data}/arcvq-scaffold", "cifar10/arcvq-scaffold", f"{data}/vq-vae")
+    run, chosen, beside = (
+        load_config(f"{each}") for each in (f"{data}/arcvq-scaffold", "cifar10/arcvq-scaffold", f"{data}/vq-vae")
     )
-    assert (system.title, system.system) == ("arcvq-scaffold", "sq-vae")
-    assert (system.quantizer, system.objective) == (chosen.quantizer, chosen.objective)
-    assert (system.tokenizer, system.data) == (beside.tokenizer, beside.data)
-    length = (system.training.epochs, system.training.steps, system.training.evaluations, system.training.seed)
+    assert (run.title, run.system) == ("arcvq-scaffold", "sq-vae")
+    assert (run.quantizer, run.objective) == (chosen.quantizer, chosen.objective)
+    assert (run.autoencoder, run.data) == (beside.autoencoder, beside.data)
+    length = (run.training.epochs, run.training.steps, run.training.evaluations, run.training.seed)
     assert length == (beside.training.epochs, beside.training.steps, beside.training.evaluations, beside.training.seed)
 
 
 @pytest.mark.parametrize("data", DATA_SETS)
 def test_the_temperature_of_sq_vae_ends_where_the_released_run_of_that_data_set_did(data: str) -> None:
     """exp(−1e-5 · t) over 100 epochs in batches of 32, of 40,000 training images of CIFAR-10 or 50,000 of the others."""
-    quantizer: Any = load_system(f"{data}/sq-vae").quantizer
+    quantizer: Any = load_config(f"{data}/sq-vae").quantizer
     steps = 100 * (40_000 if data == "cifar10" else 50_000) / 32
     assert quantizer.temperature.time == "fraction"
     assert quantizer.temperature.decay == pytest.approx(1e-5 * steps, rel=0.01)
-    assert quantizer.start_variance == (20.0 if data == "cifar10" else 10.0)
+    assert quantizer.init_variance == (20.0 if data == "cifar10" else 10.0)
 
 
 @pytest.mark.parametrize("preset", TABLE)
 def test_a_preset_is_what_its_path_says(preset: str) -> None:
     data, name = preset.split("/")
-    system = load_system(preset)
-    assert (system.data.name, system.title) == (data, name)
-    assert system.system in SYSTEMS
-    quantizer: Any = system.quantizer
+    run: Any = load_config(preset)
+    assert (run.data.name, run.title) == (data, name)
+    assert run.system in SYSTEMS
+    quantizer: Any = run.quantizer
     if name != "hvq-vae":
-        assert (quantizer.metric, quantizer.start, quantizer.ball, quantizer.arc) == QUANTIZERS[name]
+        assert (quantizer.metric, quantizer.init, quantizer.ball, quantizer.arc) == QUANTIZERS[name]
         assert quantizer.estimator == ("rotation" if "rotation" in name else "straight-through")
     assert quantizer.codebook_size == 512
-    assert system.training.select == ("test-best" if name == "released-code" else "last")
-    assert (system.objective.reconstruction, system.objective.normalise) == ("mse", "variance")
+    assert run.training.select == ("test-best" if name == "released-code" else "last")
+    assert (run.objective.reconstruction, run.objective.normalise) == ("mse", "variance")
     # The sample's runs are too short for the paper's learning rate.
-    assert (system.training.learning_rate, system.training.seed) == (1e-3 if data == "sample" else 3e-4, 1)
-    assert system.training.gradient_clip == (1.0 if name == "hvq-vae" else None)
-    shape = (system.training.schedule, round(system.training.flat_share, 3), system.training.final_rate)
+    assert (run.training.learning_rate, run.training.seed) == (1e-3 if data == "sample" else 3e-4, 1)
+    assert run.training.gradient_clip == (1.0 if name == "hvq-vae" else None)
+    shape = (run.training.schedule, round(run.training.flat_share, 3), run.training.final_rate)
     assert shape == (("cosine", 0.667, 0.1) if name == "hvq-vae" else ("constant", 0.0, 0.0))
 
 
 @pytest.mark.parametrize("preset", TABLE)
 def test_a_preset_is_the_papers_model_and_length(preset: str) -> None:
-    system = load_system(preset)
+    run: Any = load_config(preset)
     channels, side = (3, 32) if preset.startswith("cifar10") else (1, 28)
-    tokenizer = system.build_tokenizer(channels, (side, side), 100)
+    tokenizer = run.build_tokenizer(channels, (side, side), 100)
     parameters = sum(parameter.numel() for parameter in tokenizer.parameters())
     name = preset.split("/")[1]
     if name == "hvq-vae":
-        assert parameters == HIERARCHY[channels]
+        assert parameters == STACK[channels]
     else:
         assert parameters == (695_491 if channels == 3 else 691_393) + OTHER_PARAMETERS.get(
             name.removesuffix("-samp"), 0
         )
-    lengths = [(stage.epochs or 0, stage.steps or 0) for stage in system.training.plan()]
+    lengths = [(stage.epochs or 0, stage.steps or 0) for stage in run.training.plan()]
     epochs, steps = (sum(each) for each in zip(*lengths))
     expected = (0, 400, 128) if preset.startswith("sample") else (500, 0, 1024)
-    assert (epochs, steps, system.data.batch_size) == expected
+    assert (epochs, steps, run.data.batch_size) == expected
 
 
 @pytest.mark.parametrize("preset", preset_names())
@@ -169,10 +169,10 @@ def test_a_preset_opens_with_what_it_is_and_its_own_command(preset: str) -> None
 
 @pytest.mark.parametrize("preset", preset_names())
 def test_a_preset_names_its_source_and_that_of_the_prior(preset: str) -> None:
-    system = load_system(preset)
+    run: Any = load_config(preset)
     (source,) = (line for line in preset_header(preset) if line.startswith("Source: "))
-    assert source.startswith(f"Source: {SYSTEMS[system.system].citation}.")
-    under_samp = any(getattr(system.quantizer, part, None) for part in ("ball", "arc"))
+    assert source.startswith(f"Source: {SYSTEMS[run.system].citation}.")
+    under_samp = any(getattr(run.quantizer, part, None) for part in ("ball", "arc"))
     assert not under_samp or "Kim and Yoo, ArcVQ-VAE" in source
 
 
@@ -187,21 +187,21 @@ def test_a_preset_s_title_is_one_sentence(preset: str) -> None:
 
 @pytest.mark.parametrize("preset", preset_names())
 def test_a_preset_builds_a_tokenizer_for_its_images(preset: str) -> None:
-    system = load_system(preset)
+    run: Any = load_config(preset)
     channels = 3 if preset.startswith("cifar10") else 1
-    tokenizer = system.build_tokenizer(channels, (28, 28), 100)
-    assert tokenizer.system == system.system
-    assert tokenizer.quantizer.config.codebook_size == system.quantizer.codebook_size
+    tokenizer = run.build_tokenizer(channels, (28, 28), 100)
+    assert tokenizer.system == run.system
+    assert tokenizer.quantizer.config.codebook_size == run.quantizer.codebook_size
     grey = to_unit(torch.full((2, channels, 28, 28), 128, dtype=torch.uint8))
     assert tokenizer.reconstruct(grey).shape == grey.shape  # positions and elements fit
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_presets_of_one_name_differ_only_in_data_and_length(name: str) -> None:
-    systems = [load_system(f"{data}/{name}") for data in DATA_SETS]
-    assert all(system.quantizer == systems[0].quantizer for system in systems)
-    assert all(system.tokenizer == systems[0].tokenizer for system in systems)
-    assert all(system.objective == systems[0].objective for system in systems)
+    runs: list[Any] = [load_config(f"{data}/{name}") for data in DATA_SETS]
+    assert all(run.quantizer == runs[0].quantizer for run in runs)
+    assert all(run.autoencoder == runs[0].autoencoder for run in runs)
+    assert all(run.objective == runs[0].objective for run in runs)
 
 
 @pytest.mark.parametrize(
@@ -221,11 +221,11 @@ def test_an_unknown_preset_is_answered_with_the_nearest_names(preset: str, messa
 
 def test_settings_go_on_top_of_a_preset() -> None:
     settings = ["--quantizer.arc.scale", "20", "--quantizer.ball=null", "--training.steps=9", "--training.epochs=null"]
-    system = load_system("cifar10/arcvq-vae", settings)
-    quantizer: Any = system.quantizer
+    run: Any = load_config("cifar10/arcvq-vae", settings)
+    quantizer: Any = run.quantizer
     assert quantizer.arc == Arc(scale=20.0)
     assert quantizer.ball is None
-    assert (system.training.steps, system.training.epochs) == (9, None)
+    assert (run.training.steps, run.training.epochs) == (9, None)
 
 
 @pytest.mark.parametrize(
@@ -240,17 +240,17 @@ def test_settings_go_on_top_of_a_preset() -> None:
 )
 def test_a_wrong_setting_is_named(settings: list[str], message: str) -> None:
     with pytest.raises(ArcvqError) as raised:
-        load_system("sample/arcvq-vae", settings)
+        load_config("sample/arcvq-vae", settings)
     assert str(raised.value).startswith("sample/arcvq-vae: ")
     assert message in str(raised.value)
     assert "\n" not in str(raised.value)
 
 
 def test_a_runs_own_config_takes_another_length(tmp_path: Path) -> None:
-    written = json.loads(json.dumps(to_dict(load_system("cifar10/arcvq-vae"))))
+    written = json.loads(json.dumps(to_dict(load_config("cifar10/arcvq-vae"))))
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(written))
-    system = load_system(str(tmp_path / "config.yaml"), ["--training.steps", "3"])
-    assert (system.training.steps, system.training.epochs) == (3, None)
+    run: Any = load_config(str(tmp_path / "config.yaml"), ["--training.steps", "3"])
+    assert (run.training.steps, run.training.epochs) == (3, None)
 
 
 def test_places_are_absolute_so_that_a_run_can_be_measured_from_anywhere(
@@ -259,16 +259,16 @@ def test_places_are_absolute_so_that_a_run_can_be_measured_from_anywhere(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     arguments = ["--data.name", "folder:pictures", "--data.root", "~/sets"]
-    data = load_system("sample/vq-vae", arguments).data
+    data = load_config("sample/vq-vae", arguments).data
     assert data.name == f"folder:{tmp_path / 'pictures'}"
     assert data.root == str(tmp_path / "home" / "sets")
 
 
 def test_the_name_of_a_folder_is_taken_as_it_is() -> None:
-    system = load_system("sample/vq-vae", ["--data.name", "folder:my #1 photos"])
-    assert system.data.name.endswith("/my #1 photos")
+    run: Any = load_config("sample/vq-vae", ["--data.name", "folder:my #1 photos"])
+    assert run.data.name.endswith("/my #1 photos")
 
 
-def test_a_setting_without_its_section_is_told_with_it() -> None:
+def test_a_setting_without_its_section_is_named_with_it() -> None:
     with pytest.raises(ArcvqError, match=r"training\.steps"):
-        load_system("sample/vq-vae", ["--steps", "5"])
+        load_config("sample/vq-vae", ["--steps", "5"])

@@ -1,5 +1,6 @@
-"""Every registered system, from the least that a YAML can say."""
+"""Every system of the catalogue, from the least that a YAML can say."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +10,17 @@ import yaml
 
 from arcvq import Arc, ArcvqError, Ball
 from arcvq.config import to_dict
-from arcvq.quantizers import Entropy
-from arcvq.systems import SYSTEMS, load_system, parse_system
+from arcvq.data import ImageSource, InMemoryImages
+from arcvq.nets import AUTOENCODERS
+from arcvq.quantizers import QUANTIZERS, EMAVQConfig, Entropy, FSQConfig
+from arcvq.systems import SYSTEMS, load_config, parse_config
 
 LENGTH = {"training": {"steps": 3}}
-# system → quantizer, parameters beside the trunk's, and the settings that make it what it is
-TRUNK, CODES = 658_625, 512 * 64
-TOP = ["encoder", "quantizer", "decoder"]
+# system → quantizer, parameters beside the autoencoder's, and the settings that make it what it is
+AUTOENCODER, CODES = 658_625, 512 * 64
 PLAIN = {
     "metric": "euclidean",
-    "start": "uniform",
+    "init": "uniform",
     "estimator": "straight-through",
     "ball": None,
     "arc": None,
@@ -32,10 +34,10 @@ SETTINGS: dict[str, tuple[str, int, dict[str, Any]]] = {
     "vq-vae-ema": ("EMAVQ", 0, PLAIN),  # running means are no parameters
     "vq-vae-rotation": ("VQ", CODES, {**PLAIN, "estimator": "rotation"}),
     "cvq-vae": ("CVQ", CODES, {**PLAIN, "metric": "cosine"}),
-    "simvq": ("SimVQ", 64 * 65, {**PLAIN, "start": "scaled-normal"}),
-    "hvq-vae": ("HVQ", 694_593 - TRUNK, {"total_steps": 2}),  # two autoencoders, two codebooks
-    "arcvq-vae": ("ArcVQ", CODES, {**PLAIN, "metric": "cosine", "start": "unit-sphere", "ball": Ball(), "arc": Arc()}),
-    "sq-vae": ("SQ", CODES + 1, {"type": "I", "start_variance": 20.0, "floor": 1.0, "elements": 16}),
+    "simvq": ("SimVQ", 64 * 65, {**PLAIN, "init": "scaled-normal"}),
+    "hvq-vae": ("HVQ", 694_593 - AUTOENCODER, {"total_steps": None}),  # two autoencoders, two codebooks
+    "arcvq-vae": ("ArcVQ", CODES, {**PLAIN, "metric": "cosine", "init": "unit-sphere", "ball": Ball(), "arc": Arc()}),
+    "sq-vae": ("SQ", CODES + 1, {"type": "I", "init_variance": 20.0, "floor": 1.0, "elements": 16}),
     "fsq": ("FSQ", 64 * 3 + 3 + 3 * 64 + 64, {"levels": (8, 8, 8)}),
     "lfq": (
         "LFQ",
@@ -49,7 +51,7 @@ SETTINGS: dict[str, tuple[str, int, dict[str, Any]]] = {
 
 def message_of(data: Any) -> str:
     with pytest.raises(ArcvqError) as raised:
-        parse_system(data)
+        parse_config(data)
     message = str(raised.value)
     assert "\n" not in message
     return message
@@ -61,16 +63,16 @@ def test_the_table_here_has_every_system() -> None:
 
 @pytest.mark.parametrize("name", sorted(SYSTEMS))
 def test_a_system_and_a_length_are_enough_to_build_it(name: str) -> None:
-    system = parse_system({"system": name, **LENGTH})
-    tokenizer = system.build_tokenizer(1, (28, 28), 3)
+    run: Any = parse_config({"system": name, **LENGTH})
+    tokenizer = run.build_tokenizer(1, (28, 28), 3)
     quantizer, parameters, settings = SETTINGS[name]
-    assert type(system) is SYSTEMS[name]
+    assert run.system == name
     assert type(tokenizer.quantizer).__name__ == quantizer
     config: Any = tokenizer.quantizer.config
     expected = {"codebook_size": 512, "total_steps": 3, **settings}
     assert {key: getattr(config, key) for key in expected} == expected
     assert (tokenizer.system, tokenizer.image_size) == (name, (28, 28))
-    assert sum(parameter.numel() for parameter in tokenizer.parameters()) == TRUNK + parameters
+    assert sum(parameter.numel() for parameter in tokenizer.parameters()) == AUTOENCODER + parameters
 
 
 @pytest.mark.parametrize("name", sorted(SYSTEMS))
@@ -80,14 +82,22 @@ def test_a_system_says_what_it_is_and_where_it_comes_from(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(SYSTEMS))
-def test_a_resolved_system_parses_back_to_itself(name: str) -> None:
-    system = parse_system({"system": name, **LENGTH})
-    written = yaml.safe_dump({**to_dict(system), "training": {**to_dict(system)["training"], "betas": [0.9, 0.999]}})
-    assert parse_system(yaml.safe_load(written)) == system
+def test_a_run_written_down_parses_back_to_itself(name: str) -> None:
+    run = parse_config({"system": name, **LENGTH})
+    assert parse_config(yaml.safe_load(yaml.safe_dump(to_dict(run)))) == run
+
+
+def test_every_kind_of_quantizer_and_autoencoder_parses_back_to_itself() -> None:
+    for section, registry in (("quantizer", QUANTIZERS), ("autoencoder", AUTOENCODERS)):
+        for kind in registry:
+            run = parse_config({"task": "tokenizer", section: {"kind": kind}, **LENGTH})
+            assert to_dict(run)[section]["kind"] == kind
+            assert parse_config(json.loads(json.dumps(to_dict(run)))) == run
 
 
 def test_the_papers_defaults_are_the_systems() -> None:
-    quantizer: Any = parse_system({"system": "arcvq-vae", **LENGTH}).quantizer
+    run: Any = parse_config({"system": "arcvq-vae", **LENGTH})
+    quantizer = run.quantizer
     assert quantizer.arc == Arc(scale=10.0, margin=0.1, top_k=3, weight=1.0, decay=5e-4, stop_gradient=True)
     assert quantizer.ball == Ball(schedule="exponential", alpha=3e-4, start=1.0)
     assert (quantizer.codebook_weight, quantizer.commitment_weight) == (1.0, 0.25)
@@ -96,7 +106,8 @@ def test_the_papers_defaults_are_the_systems() -> None:
 @pytest.mark.parametrize("name", ["vq-vae", "arcvq-vae"])
 def test_the_codebook_starts_as_the_system_says(name: str) -> None:
     torch.manual_seed(0)
-    codebook = parse_system({"system": name, **LENGTH}).build_tokenizer(1, (28, 28), 3).quantizer.codebook
+    run: Any = parse_config({"system": name, **LENGTH})
+    codebook = run.build_tokenizer(1, (28, 28), 3).quantizer.codebook
     if name == "arcvq-vae":
         torch.testing.assert_close(codebook.norm(dim=1), torch.ones(512))
     else:
@@ -104,8 +115,8 @@ def test_the_codebook_starts_as_the_system_says(name: str) -> None:
 
 
 def test_a_name_of_ones_own_is_the_title() -> None:
-    assert parse_system({"system": "vq-vae", **LENGTH}).title == "vq-vae"
-    assert parse_system({"system": "vq-vae", "name": "mine", **LENGTH}).title == "mine"
+    assert parse_config({"system": "vq-vae", **LENGTH}).title == "vq-vae"
+    assert parse_config({"system": "vq-vae", "name": "mine", **LENGTH}).title == "mine"
 
 
 def test_a_missing_or_unknown_system_is_answered_with_what_there_is() -> None:
@@ -118,23 +129,28 @@ def test_a_missing_or_unknown_system_is_answered_with_what_there_is() -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ({"quantiser": {}}, "did you mean quantizer?"),
-        ({"quantizer": {"codebok_size": 3}}, "codebook_size"),
-        ({"quantizer": {"arc": {"scal": 3}}}, "'quantizer.arc.scal'"),
-        ({"class_path": "os.system"}, "'class_path'"),
-        ({"quantizer": {"codebook_size": "many"}}, "quantizer.codebook_size"),
-        ({"quantizer": {"metric": "angle"}}, "quantizer.metric"),
-        ({"data": {"batch_size": 2.5}}, "data.batch_size"),
-        ({"data": {"batch_size": 0}}, "data.batch_size"),
-        ({"data": {"limit": 0}}, "data.limit"),
-        ({"data": ["sample"]}, "['sample']"),
-        ({"tokenizer": {"trunk": "large"}}, "tokenizer.trunk"),
-        ({"objective": {"normalise": "all"}}, "objective.normalise"),
-        ({"training": {"steps": 3, "compile": "yes"}}, "training.compile"),
-        ({"training": {}}, "either epochs or steps"),
-        ({"training": {"steps": 3, "epochs": 1}}, "either epochs or steps"),
-        ({"training": {"steps": 0}}, "epochs or steps must be at least 1"),
-        ({"training": {"stages": [{"steps": 1}, {}]}}, "training.stages[1]: "),
+        ({"quantiser": {}}, "unknown key 'quantiser': did you mean quantizer?"),
+        ({"quantizer": {"codebok_size": 3}}, "unknown key 'quantizer.codebok_size': did you mean codebook_size"),
+        ({"quantizer": {"arc": {"scal": 3}}}, "unknown key 'quantizer.arc.scal': did you mean scale"),
+        ({"class_path": "os.system"}, "unknown key 'class_path'"),
+        ({"quantizer": {"codebook_size": "many"}}, "quantizer.codebook_size: expected a number, got 'many'"),
+        ({"quantizer": {"metric": "angle"}}, "quantizer.metric: expected one of cosine, euclidean"),
+        ({"data": {"batch_size": 2.5}}, "data.batch_size: expected a whole number, got 2.5"),
+        ({"data": {"batch_size": 0}}, "data.batch_size must be at least 1, got 0"),
+        ({"data": {"limit": 0}}, "data.limit must be at least 1, got 0"),
+        ({"data": ["sample"]}, "data: expected a mapping of keys to values, got ['sample'] (list)"),
+        ({"autoencoder": {"kind": "smal"}}, "autoencoder.kind: unknown autoencoder 'smal': did you mean small?"),
+        ({"autoencoder": {"widht": 8}}, "unknown key 'autoencoder.widht': did you mean width?"),
+        ({"quantizer": {"kind": "arcqv"}}, "quantizer.kind: unknown quantizer 'arcqv': did you mean arcvq"),
+        ({"quantizer": {"kind": ["vq"]}}, "quantizer.kind: unknown quantizer ['vq']"),
+        ({"task": "tokeniser"}, "unknown task 'tokeniser': did you mean tokenizer?"),
+        ({"task": "stacked"}, "the task stacked needs the autoencoder stacked and the quantizer hvq"),
+        ({"objective": {"normalise": "all"}}, "objective.normalise: expected one of variance, variance01, none"),
+        ({"training": {"steps": 3, "compile": "yes"}}, "training.compile: expected true or false, got 'yes'"),
+        ({"training": {}}, "training: give either epochs or steps"),
+        ({"training": {"steps": 3, "epochs": 1}}, "training: give either epochs or steps"),
+        ({"training": {"steps": 0}}, "training: epochs or steps must be at least 1"),
+        ({"training": {"stages": [{"steps": 1}, {}]}}, "training.stages[1]: give either epochs or steps"),
         (
             {"training": {"stages": [{"steps": 1, "learning_rate": 0}]}},
             "training.stages[0].learning_rate",
@@ -155,55 +171,54 @@ def test_a_wrong_key_or_value_is_named(data: dict[str, Any], message: str) -> No
     assert message in message_of({"system": "arcvq-vae", **LENGTH, **data})
 
 
-def test_stages_take_the_learning_rate_of_the_whole_unless_they_have_their_own() -> None:
-    training = parse_system(
+def test_stages_have_lengths_and_learning_rates_of_their_own() -> None:
+    training = parse_config(
         {
             "system": "vq-vae",
             "training": {
                 "learning_rate": 0.5,
-                "stages": [{"train": ["encoder"], "epochs": 2}, {"steps": 3, "learning_rate": 0.1}],
+                "stages": [{"train": ["autoencoder.encoder"], "epochs": 2}, {"steps": 3, "learning_rate": 0.1}],
             },
         }
     ).training
-    assert [stage.learning_rate for stage in training.plan()] == [0.5, 0.1]
+    assert [stage.learning_rate for stage in training.plan()] == [None, 0.1]  # None: that of the whole
     assert training.stage_steps(batches_per_epoch=4) == [8, 3]
 
 
 def test_a_yaml_of_ones_own_loads_under_its_own_name(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("system: vq-vae\ntraining: {steps: 3}\n")
-    system = load_system(str(path), ["--quantizer.codebook_size", "64", "--training.seed=7"])
-    assert (system.title, system.quantizer.codebook_size, system.training.seed) == ("mine", 64, 7)
+    run: Any = load_config(str(path), ["--quantizer.codebook_size", "64", "--training.seed=7"])
+    assert (run.title, run.quantizer.codebook_size, run.training.seed) == ("mine", 64, 7)
     with pytest.raises(ArcvqError) as raised:
-        load_system(str(path), ["--quantizer.codebook_siz", "64"])
+        load_config(str(path), ["--quantizer.codebook_siz", "64"])
     assert str(raised.value).startswith(f"{path}: unknown key 'quantizer.codebook_siz': did you mean codebook_size")
 
 
 @pytest.mark.parametrize(
-    ("length", "stages"), [({"epochs": 5}, [(2, None), (3, None)]), ({"steps": 6}, [(None, 3), (None, 3)])]
+    ("length", "stages"), [({"epochs": 5}, [(2, None), (3, None)]), ({"steps": 7}, [(None, 3), (None, 4)])]
 )
-def test_a_hierarchy_divides_its_training_among_its_layers(length: dict[str, int], stages: list[Any]) -> None:
-    training = parse_system({"system": "hvq-vae", "training": length}).training
+def test_a_stack_divides_its_training_among_its_levels(length: dict[str, int], stages: list[Any]) -> None:
+    training = parse_config({"system": "hvq-vae", "training": length}).training
     assert [(stage.epochs, stage.steps) for stage in training.plan()] == stages
-    assert [stage.train for stage in training.plan()] == [["lower.0"], ["encoder", "quantizer", "decoder"]]
 
 
 @pytest.mark.parametrize(
-    ("training", "total", "layers"),
+    ("training", "levels"),
     [
-        ({"epochs": 5}, 5 * 7, [2 * 7, 3 * 7]),
-        ({"steps": 7}, 7, [3, 4]),
-        ({"stages": [{"train": ["lower.0"], "steps": 10}, {"train": TOP, "epochs": 9}]}, 10 + 9 * 7, [10, 9 * 7]),
-        ({"stages": [{"train": ["lower.0"], "steps": n} for n in (4, 6)]}, 10, [10, 1]),
-        ({"stages": [{"train": ["lower"], "steps": 4}, {"train": ["lower.0.decoder"], "steps": 5}]}, 9, [9, 1]),
+        ({"epochs": 5}, [2 * 7, 3 * 7]),
+        ({"steps": 7}, [3, 4]),
+        ({"stages": [{"steps": 10}, {"epochs": 9}]}, [10, 9 * 7]),
     ],
 )
-def test_the_temperature_of_each_layer_falls_over_the_layer_s_own_training(
-    training: dict[str, Any], total: int, layers: list[int]
+def test_the_temperature_of_each_level_falls_over_the_levels_own_training(
+    training: dict[str, Any], levels: list[int]
 ) -> None:
-    tokenizer: Any = parse_system({"system": "hvq-vae", "training": training}).build_tokenizer(1, (28, 28), total)
-    assert [quantizer.config.total_steps for quantizer in tokenizer.quantizers] == layers
-    for quantizer, steps in zip(tokenizer.quantizers, layers):
+    run: Any = parse_config({"system": "hvq-vae", "training": training, "objective": {"normalise": "none"}})
+    source = ImageSource(InMemoryImages("seven batches", torch.zeros(7, 1, 28, 28, dtype=torch.uint8)), batch_size=1)
+    tokenizer = run.build(source).tokenizer
+    assert [quantizer.config.total_steps for quantizer in tokenizer.quantizers] == levels
+    for quantizer, steps in zip(tokenizer.quantizers, levels):
         quantizer.step.fill_(steps)
         coldest = quantizer.train()(torch.zeros(1, 64, 1, 1)).stats["temperature"]
         assert float(coldest) == pytest.approx(0.001, rel=1e-4)
@@ -212,16 +227,59 @@ def test_the_temperature_of_each_layer_falls_over_the_layer_s_own_training(
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ({"training": {"steps": 1}}, "2 layers"),
-        ({"training": {"stages": [{"steps": 1}]}}, "training.stages"),
-        ({"tokenizer": {"layers": 1}}, "tokenizer.layers must be from 2 to 16, got 1"),
-        ({"tokenizer": {"width": 6}}, "tokenizer.width"),
-        ({"tokenizer": {"trunk": "small"}}, "hierarchical"),
-        ({"quantizer": {"arc": {}}}, "'quantizer.arc'"),
+        ({"training": {"steps": 1}}, "training: 1 is too short for 2 levels, which are trained one after another"),
+        ({"autoencoder": {"layers": 1}}, "autoencoder.layers must be from 2 to 16, got 1"),
+        ({"autoencoder": {"width": 6}}, "autoencoder.width must be a multiple of 4, got 6"),
+        ({"autoencoder": {"kind": "small"}}, "autoencoder.kind: hvq-vae is made with stacked, got 'small'"),
+        ({"quantizer": {"kind": "vq"}}, "quantizer.kind: hvq-vae is made with hvq, got 'vq'"),
+        ({"quantizer": {"arc": {}}}, "unknown key 'quantizer.arc'"),
     ],
 )
-def test_a_hierarchy_says_what_it_cannot_do(data: dict[str, Any], message: str) -> None:
+def test_a_stack_says_what_it_cannot_do(data: dict[str, Any], message: str) -> None:
     assert message in message_of({"system": "hvq-vae", **LENGTH, **data})
+
+
+@pytest.mark.parametrize("stages", [[{"steps": 1}], [{"steps": 1, "train": ["lower.0"]}, {"steps": 1}]])
+def test_a_stack_takes_one_stage_for_each_level(stages: list[Any]) -> None:
+    run: Any = parse_config({"system": "hvq-vae", "training": {"stages": stages}})
+    with pytest.raises(ArcvqError, match=r"training\.stages: a stack of 2 levels trains one level per stage"):
+        run.make_task(run.build_tokenizer(1, (28, 28), 2), None, run.training.stage_steps(1))
+
+
+def test_a_task_is_enough_where_no_system_is_named() -> None:
+    run: Any = parse_config(
+        {"task": "tokenizer", "quantizer": {"kind": "fsq", "codebook_size": 64, "levels": [8, 8]}, **LENGTH}
+    )
+    tokenizer = run.build_tokenizer(1, (28, 28), 3)
+    assert (run.system, run.title, tokenizer.system) == (None, "tokenizer", None)
+    assert tokenizer.quantizer.config.levels == (8, 8)
+    stacked: Any = parse_config({"task": "stacked", **LENGTH})
+    assert len(stacked.build_tokenizer(1, (28, 28), 3).quantizers) == 2
+
+
+def test_another_kind_on_the_command_line_drops_the_presets_settings() -> None:
+    settings = ["--quantizer.codebook_size=64", "--quantizer.kind=fsq"]  # the kind counts first, wherever it stands
+    run: Any = load_config("sample/arcvq-vae", settings)
+    assert run.quantizer == FSQConfig(codebook_size=64)
+    assert run.autoencoder == load_config("sample/arcvq-vae").autoencoder  # type: ignore[attr-defined]
+    with pytest.raises(ArcvqError, match=r"unknown key 'quantizer\.arc"):
+        load_config("sample/arcvq-vae", ["--quantizer.kind=fsq", "--quantizer.arc.scale=20"])
+
+
+def test_the_same_kind_on_the_command_line_keeps_the_settings(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("task: tokenizer\nquantizer: {codebook_size: 64}\ntraining: {steps: 3}\n")
+    run: Any = load_config(str(path), ["--quantizer.kind=vq"])  # the default kind
+    assert run.quantizer.codebook_size == 64
+    assert load_config("sample/arcvq-vae", ["--quantizer.kind=arcvq"]) == load_config("sample/arcvq-vae")
+
+
+def test_another_kind_drops_the_systems_own_settings() -> None:
+    run: Any = parse_config({"system": "vq-vae-cosine", "quantizer": {"kind": "emavq"}, **LENGTH})
+    assert type(run.quantizer) is EMAVQConfig
+    assert run.quantizer.metric == "euclidean"
+    same: Any = parse_config({"system": "vq-vae-cosine", "quantizer": {"kind": "vq", "codebook_size": 8}, **LENGTH})
+    assert (same.quantizer.metric, same.quantizer.codebook_size) == ("cosine", 8)
 
 
 @pytest.mark.parametrize("option", ["arc", "ball"])
@@ -233,7 +291,8 @@ def test_samp_is_refused_where_there_is_no_codebook_to_put_it_on(name: str, opti
 
 @pytest.mark.parametrize("kind", ["I", "II", "III", "IV"])
 def test_every_type_of_sq_vae_is_built_from_a_preset(kind: str) -> None:
-    tokenizer: Any = load_system("sample/sq-vae", [f"--quantizer.type={kind}"]).build_tokenizer(1, (28, 28), 10).train()
+    run: Any = load_config("sample/sq-vae", [f"--quantizer.type={kind}"])
+    tokenizer = run.build_tokenizer(1, (28, 28), 10).train()
     assert tokenizer.quantizer.config.positions == 49
     _, quantized = tokenizer(torch.rand(2, 1, 28, 28) * 2 - 1)
     assert quantized.loss.isfinite()

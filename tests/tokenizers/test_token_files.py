@@ -14,7 +14,7 @@ from torch import Tensor
 
 from arcvq import VQ, ArcvqError, Tokenizer
 from arcvq.data import read_image, write_png
-from arcvq.tokenizers import SmallTrunkConfig
+from arcvq.nets import SmallAutoencoder, SmallConfig
 from arcvq.tokenizers.files import (
     Tokens,
     decode_tokens,
@@ -26,12 +26,13 @@ from arcvq.tokenizers.files import (
     unique_names,
 )
 
-TRUNK = SmallTrunkConfig(width=16, residual_width=8, latent_dim=8)
+SMALL = SmallConfig(width=16, residual_width=8, latent_dim=8)
 
 
 def make_tokenizer(channels: int = 1, image_size: tuple[int, int] | None = (28, 28)) -> Tokenizer:
     torch.manual_seed(0)
-    return Tokenizer(channels, TRUNK, VQ(8, 32, start="normal"), image_size=image_size).eval()
+    quantizer = VQ(8, 32, init="normal")
+    return Tokenizer(SmallAutoencoder(channels, SMALL), quantizer, image_size=image_size).eval()
 
 
 @pytest.fixture
@@ -202,7 +203,7 @@ def test_many_images_go_in_several_batches(folder: Path) -> None:
 def test_the_size_of_a_batch_and_the_precision_reach_the_tokenizer(folder: Path, tmp_path: Path) -> None:
     tokenizer = make_tokenizer()
     seen: list[tuple[int, bool]] = []
-    for part in (tokenizer.encoder, tokenizer.decoder):
+    for part in (tokenizer.autoencoder.encoder, tokenizer.autoencoder.decoder):
         part.register_forward_pre_hook(
             lambda _, inputs: seen.append((len(inputs[0]), torch.is_autocast_enabled("cpu")))
         )

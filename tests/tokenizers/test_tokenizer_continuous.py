@@ -12,9 +12,8 @@ from arcvq import ArcvqError, Tokenizer
 from arcvq.analysis import RunHistory
 from arcvq.cli import main
 from arcvq.data import to_unit, write_png
-from arcvq.systems import load_system
-from arcvq.training import dry_run, measure, train
-from arcvq.training.observe import Reconstructor
+from arcvq.systems import dry_run, load_config, measure, train
+from arcvq.tasks import Reconstructor
 
 
 @pytest.fixture(scope="module", params=["vae", "hyperspherical-vae"])
@@ -57,9 +56,9 @@ def test_it_refuses_to_encode_and_to_decode(run: Path, sample_pixels: torch.Tens
 def test_what_it_logs_has_a_rate_and_no_usage(run: Path) -> None:
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     trained = [line for line in lines if line["kind"] == "train"]
-    looked = [line for line in lines if line["kind"] == "eval"]
+    evaluated = [line for line in lines if line["kind"] == "eval"]
     assert all(line["vector_rate"] > 0 and "divergence" in line and "perplexity" not in line for line in trained)
-    assert all("psnr" in line and line["rate"] > 0 and "usage" not in line for line in looked)
+    assert all("psnr" in line and line["rate"] > 0 and "usage" not in line for line in evaluated)
     assert not list((run / "codebooks").glob("*"))
 
 
@@ -79,7 +78,7 @@ def test_its_rate_is_the_divergence_of_an_image_s_latents(run: Path) -> None:
     assert set(measure(run, metrics=["psnr"], limit=20).evaluations[0].metrics) == {"psnr"}
     tokenizer: Any = measured.tokenizer.eval()
     with torch.no_grad():  # by hand: one posterior for all of an image's positions
-        latents = tokenizer.encoder(to_unit(measured.images.gather(torch.arange(20))))
+        latents = tokenizer.autoencoder.encoder(to_unit(measured.images.gather(torch.arange(20))))
         parameters = tokenizer.quantizer.to_posterior(latents.movedim(1, -1).reshape(20, -1))
         _, divergence = tokenizer.quantizer.posterior(parameters, draw=False)
     assert divergence.shape == (20,)
@@ -87,12 +86,12 @@ def test_its_rate_is_the_divergence_of_an_image_s_latents(run: Path) -> None:
 
 
 def test_the_rate_of_a_vector_for_each_position_is_their_sum() -> None:
-    tokenizer: Any = load_system("sample/vae", ["--quantizer.positions=1"]).build_tokenizer(1, (28, 28), 10).eval()
+    tokenizer: Any = load_config("sample/vae", ["--quantizer.positions=1"]).build_tokenizer(1, (28, 28), 10).eval()
     images = torch.rand(3, 1, 28, 28) * 2 - 1
     reconstruct = Reconstructor(tokenizer)
     reconstruct(images)
     with torch.no_grad():
-        latents = tokenizer.encoder(images).movedim(1, -1)  # (3, 7, 7, 64)
+        latents = tokenizer.autoencoder.encoder(images).movedim(1, -1)  # (3, 7, 7, 64)
         _, divergence = tokenizer.quantizer.posterior(tokenizer.quantizer.to_posterior(latents.flatten(0, 2)), False)
     expected = divergence.reshape(3, 49).sum(dim=1).mean().item()
     assert reconstruct.metrics["rate"] == pytest.approx(expected, rel=1e-4)
@@ -127,4 +126,4 @@ def test_the_commands_work_or_end_in_one_line(
 
 
 def test_a_dry_run_counts_no_tokens(tiny_system: Callable[..., Any]) -> None:
-    assert dry_run(tiny_system("vae")).tokens_per_image == 0
+    assert dry_run(tiny_system("vae")).facts["tokens"] == "0 per image"

@@ -12,15 +12,17 @@ from torch import Tensor
 
 from arcvq import VQ, ArcVQ, ArcvqError, Ball, Tokenizer
 from arcvq.data import to_unit
+from arcvq.nets import SmallAutoencoder, SmallConfig
 from arcvq.quantizers import CVQ, EMAVQ, FSQ, HVQ, LFQ, SQ, Quantizer, Restart, SimVQ
-from arcvq.tokenizers import EMBEDDED, SmallTrunkConfig
+from arcvq.tokenizers import EMBEDDED
+from arcvq.tokenizers.saving import to_config
 
-TRUNK = SmallTrunkConfig(width=16, residual_width=8, latent_dim=8)
+SMALL = SmallConfig(width=16, residual_width=8, latent_dim=8)
 
 
 def make_tokenizer() -> Tokenizer:
     torch.manual_seed(3)
-    return Tokenizer(1, TRUNK, ArcVQ(8, 32), image_size=(28, 28), system="arcvq-vae").eval()
+    return Tokenizer(SmallAutoencoder(1, SMALL), ArcVQ(8, 32), image_size=(28, 28), system="arcvq-vae").eval()
 
 
 @pytest.fixture
@@ -46,7 +48,7 @@ def test_a_saved_tokenizer_loads_to_the_same_tokens_and_images(saved: Path, samp
     images = to_unit(sample_pixels)
     assert torch.equal(after.encode(images), before.encode(images))
     assert torch.equal(after.reconstruct(images), before.reconstruct(images))
-    assert after.to_config() == before.to_config()
+    assert to_config(after) == to_config(before)
     assert (after.system, after.image_size, after.training) == ("arcvq-vae", (28, 28), False)
 
 
@@ -68,7 +70,7 @@ def test_a_saved_tokenizer_loads_to_the_same_tokens_and_images(saved: Path, samp
 def test_every_option_of_the_quantizer_travels(quantizer: Quantizer, tmp_path: Path, sample_pixels: Tensor) -> None:
     with torch.no_grad():
         quantizer.step.fill_(17)
-    tokenizer = Tokenizer(1, TRUNK, quantizer).eval()
+    tokenizer = Tokenizer(SmallAutoencoder(1, SMALL), quantizer).eval()
     loaded = Tokenizer.from_pretrained(tokenizer.save_pretrained(tmp_path / "model"))
     assert type(loaded.quantizer) is type(quantizer)
     assert loaded.quantizer.config == quantizer.config
@@ -84,8 +86,9 @@ def test_a_folder_holds_a_configuration_the_weights_and_a_card(saved: Path) -> N
     assert sorted(path.name for path in saved.iterdir()) == ["README.md", "config.json", "model.safetensors"]
     assert sorted(path.name for path in saved.parent.iterdir()) == ["model"]
     config = json.loads((saved / "config.json").read_text())
-    assert config["format"] == "arcvq-tokenizer-1"
-    assert config["quantizer"]["codebook_size"] == 32
+    assert config["format"] == "arcvq-tokenizer-2"
+    assert config["autoencoder"]["kind"] == "small"
+    assert (config["quantizer"]["kind"], config["quantizer"]["codebook_size"]) == ("arcvq", 32)
     card = (saved / "README.md").read_text()
     assert card.startswith("---\nlibrary_name: arcvq\n")
     assert "| tokens per image | 49 |" in card
@@ -99,18 +102,27 @@ def test_notes_become_rows_of_the_card(tmp_path: Path) -> None:
 
 
 def test_saving_over_a_saved_tokenizer_replaces_it(saved: Path) -> None:
-    other = Tokenizer(3, TRUNK, VQ(8, 16))
+    other = Tokenizer(SmallAutoencoder(3, SMALL), VQ(8, 16))
     other.save_pretrained(saved)
     assert sorted(path.name for path in saved.iterdir()) == ["README.md", "config.json", "model.safetensors"]
     assert Tokenizer.from_pretrained(saved).channels == 3
     assert sorted(path.name for path in saved.parent.iterdir()) == ["model"]
 
 
+def test_a_quantizer_that_would_be_loaded_as_another_class_is_not_saved(tmp_path: Path) -> None:
+    class Mine(VQ):
+        pass
+
+    with pytest.raises(ArcvqError, match="Mine would be loaded as VQ: give it a Config of its own"):
+        Tokenizer(SmallAutoencoder(1, SMALL), Mine(8, 16)).save_pretrained(tmp_path / "model")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_folder_with_other_things_is_not_taken_over(saved: Path) -> None:
     (saved / "precious.txt").write_text("mine")
     before = {path.name: path.read_bytes() for path in saved.iterdir()}
     with pytest.raises(ArcvqError, match=r"holds other things \(precious\.txt\)"):
-        Tokenizer(3, TRUNK, VQ(8, 16)).save_pretrained(saved)
+        Tokenizer(SmallAutoencoder(3, SMALL), VQ(8, 16)).save_pretrained(saved)
     assert {path.name: path.read_bytes() for path in saved.iterdir()} == before
 
 
@@ -122,7 +134,7 @@ def test_a_failed_save_leaves_the_old_one_whole(saved: Path, monkeypatch: pytest
 
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(ArcvqError) as raised:
-        Tokenizer(3, TRUNK, VQ(8, 16)).save_pretrained(saved)
+        Tokenizer(SmallAutoencoder(3, SMALL), VQ(8, 16)).save_pretrained(saved)
     assert "the disk is full: free some space" in str(raised.value)
     assert {path.name: path.read_bytes() for path in saved.iterdir()} == before
     assert sorted(path.name for path in saved.parent.iterdir()) == ["model"]
@@ -181,7 +193,10 @@ def test_a_pickle_is_not_read(saved: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda tensors: tensors.pop("encoder.0.weight"), "tensors 1 missing (e.g. encoder.0.weight)"),
+        (
+            lambda tensors: tensors.pop("autoencoder.encoder.0.weight"),
+            "tensors 1 missing (e.g. autoencoder.encoder.0.weight)",
+        ),
         (lambda tensors: tensors.update(alien=torch.zeros(1)), "tensors 1 foreign (e.g. alien)"),
         (
             lambda tensors: tensors.update({"quantizer.codebook": torch.zeros(31, 8)}),
@@ -199,37 +214,33 @@ def test_weights_of_another_model_are_refused(saved: Path, change: Any, message:
 
 def test_a_foreign_checkpoint_is_refused(saved: Path) -> None:
     save_file({"conv.weight": torch.zeros(2, 2)}, saved / "model.safetensors")
-    assert "missing (e.g. decoder.0.bias), 1 foreign (e.g. conv.weight)" in error_of(saved)
+    assert "missing (e.g. autoencoder.decoder.0.bias), 1 foreign (e.g. conv.weight)" in error_of(saved)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format": "arcvq-tokenizer-2"}, "not an arcvq tokenizer: its format is 'arcvq-tokenizer-2'"),
-        ({"format": None}, "not an arcvq tokenizer: its format is None"),
-        ({"tokenizer": {"trunk": "smal"}}, "unknown trunk 'smal': did you mean small?"),
-        ({"quantizer_name": "arcvqs"}, "unknown quantizer 'arcvqs': did you mean arcvq"),
-        ({"quantizer_name": ["vq"]}, "quantizer_name: expected text, got ['vq']"),
-        ({"tokenizer": {"trunk": "small", "widht": 8}}, "unknown key 'tokenizer.widht': did you mean width?"),
+        ({"format": "arcvq-tokenizer-1"}, "its format is 'arcvq-tokenizer-1', expected 'arcvq-tokenizer-2'"),
+        ({"format": None}, "its format is None"),
+        ({"autoencoder": {"kind": "smal"}}, "autoencoder.kind: unknown autoencoder 'smal': did you mean small?"),
+        ({"autoencoder": {"kind": ["small"]}}, "autoencoder.kind: unknown autoencoder ['small']"),
+        ({"autoencoder": {"kind": "small", "widht": 8}}, "unknown key 'autoencoder.widht': did you mean width?"),
+        ({"autoencoder": None}, "autoencoder: expected a mapping with a kind, got None"),
+        ({"autoencoder": {"residual_blocks": 10**7}}, "residual_blocks must be from 0 to 256"),
+        ({"autoencoder": {"width": 2**70}}, "too large to build"),
+        ({"quantizer": {"kind": "arcvqs"}}, "quantizer.kind: unknown quantizer 'arcvqs': did you mean arcvq"),
         ({"quantizer": {"codebook_size": "many"}}, "quantizer.codebook_size: expected a number, got 'many'"),
-        ({"tokenizer": None}, "tokenizer: expected the trunk's options, got None"),
-        ({"tokenizer": {"trunk": ["small"]}}, "unknown trunk ['small']"),
-        ({"tokenizer": {"residual_blocks": 10**7}}, "residual_blocks must be from 0 to 256"),
-        ({"tokenizer": {"width": 2**70}}, "too large to build"),
-        ({"quantizer": None}, "quantizer: expected the quantizer's options, got None"),
-        ({"channels": "3"}, "channels: expected a whole number, got '3'"),
-        ({"channels": 3.0}, "channels: expected a whole number, got 3.0"),
-        ({"channels": True}, "channels: expected a whole number, got True"),
+        ({"quantizer": None}, "quantizer: expected a mapping with a kind, got None"),
+        ({"channels": "three"}, "channels: expected a number, got 'three'"),
+        ({"channels": 2.5}, "channels: expected a whole number, got 2.5"),
+        ({"channels": True}, "channels: expected a number, got True"),
         ({"channels": -1}, "channels must be at least 1, got -1"),
         ({"image_size": [28]}, "image_size: expected a height and a width"),
         ({"image_size": [28, 28, 28]}, "image_size: expected a height and a width"),
-        ({"image_size": ["a", "b"]}, "image_size: expected a height and a width"),
+        ({"image_size": ["a", "b"]}, "image_size[0]: expected a number, got 'a'"),
         ({"image_size": [10**9, 28]}, "image_size: expected a height and a width from 1 to 16384"),
         ({"system": {}}, "system: expected text, got {}"),
-        (
-            {"quantizer_name": "fsq", "quantizer": {"codebook_size": 2**60}},
-            "too large to build",
-        ),
+        ({"quantizer": {"kind": "fsq", "codebook_size": 2**60}}, "too large to build"),
     ],
 )
 def test_a_configuration_that_describes_no_tokenizer_is_refused(
@@ -243,8 +254,8 @@ def test_a_configuration_that_describes_no_tokenizer_is_refused(
 @pytest.mark.parametrize(
     ("part", "changes"),
     [
-        ("tokenizer", {"width": 10**6}),
-        ("tokenizer", {"residual_blocks": 100}),
+        ("autoencoder", {"width": 10**6}),
+        ("autoencoder", {"residual_blocks": 100}),
         ("quantizer", {"codebook_size": 10**12}),
     ],
 )
@@ -257,13 +268,13 @@ def test_a_configuration_larger_than_the_weights_is_refused_before_it_is_built(
 
 
 def test_codes_that_are_in_no_file_are_refused_when_too_large(tmp_path: Path) -> None:
-    saved = Tokenizer(1, TRUNK, FSQ(8, 64)).save_pretrained(tmp_path / "model")
+    saved = Tokenizer(SmallAutoencoder(1, SMALL), FSQ(8, 64)).save_pretrained(tmp_path / "model")
     levels = {"codebook_size": 2**40, "levels": [2**20, 2**20], "code_dim": 2}
     edit(saved, quantizer={**json.loads((saved / "config.json").read_text())["quantizer"], **levels})
     assert "quantizer.codebook would have" in error_of(saved)
 
 
-@pytest.mark.parametrize("name", ["quantizer.codebook", "decoder.0.weight"])
+@pytest.mark.parametrize("name", ["quantizer.codebook", "autoencoder.decoder.0.weight"])
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_weights_that_are_not_finite_are_refused_by_name(saved: Path, name: str, value: float) -> None:
     weights = saved / "model.safetensors"
@@ -279,7 +290,7 @@ def test_a_configuration_that_is_no_json_object_is_refused(saved: Path, content:
     assert error_of(saved).startswith(f"{saved / 'config.json'}: ")
 
 
-@pytest.mark.parametrize("place", ["", "tokenizer", "quantizer"])
+@pytest.mark.parametrize("place", ["", "autoencoder", "quantizer"])
 def test_a_configuration_that_asks_for_code_is_refused_and_none_runs(saved: Path, place: str, tmp_path: Path) -> None:
     proof = tmp_path / "executed"
     request = {"class_path": "os.system", "init_args": {"command": f"touch {proof}"}}

@@ -12,16 +12,15 @@ from typing import Any
 
 import torch
 
-from arcvq.systems import SYSTEMS, load_system
-from arcvq.training import train
+from arcvq.systems import SYSTEMS, load_config, train
 
 GOLDEN = Path(__file__).parent / "golden" / "losses.json"
 SETTINGS: dict[str, Any] = {
     "data.limit": 120,  # an epoch of four batches, the last a short one
     "data.batch_size": 32,
-    "tokenizer.width": 16,
-    "tokenizer.residual_width": 8,
-    "tokenizer.latent_dim": 8,
+    "autoencoder.width": 16,
+    "autoencoder.residual_width": 8,
+    "autoencoder.latent_dim": 8,
     "quantizer.codebook_size": 32,
     "training.steps": 8,
     "training.learning_rate": 0.003,
@@ -38,7 +37,7 @@ def loss_curve(name: str, changes: dict[str, Any], folder: Path) -> list[float]:
     if name in ("vae", "hyperspherical-vae"):  # no codebook to size
         del settings["quantizer.codebook_size"]
     arguments = [f"--{key}={value}" for key, value in settings.items()]
-    train(load_system(f"sample/{name}", arguments), folder, quiet=True)
+    train(load_config(f"sample/{name}", arguments), folder, quiet=True)
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [line["loss"] for line in lines if line["kind"] == "train"]
 

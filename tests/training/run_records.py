@@ -1,4 +1,4 @@
-"""What a run left behind, ready for comparison."""
+"""Read what a run left behind, and compare two runs."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,9 @@ import torch
 from safetensors.torch import load_file
 
 # The fields of metrics.jsonl that a clock writes.
-TIMING = ("images_per_second", "seconds")
+TIMING = ("samples_per_second", "seconds")
+# The tensors of a checkpoint.
+CHECKPOINT_FILES = ("tokenizer", "tokenizer-optimizer", "random-0")
 
 
 def read_lines(run: Path) -> list[dict[str, Any]]:
@@ -36,7 +38,7 @@ def assert_same_run(one: Path, other: Path) -> None:
     files = ["model/model.safetensors"]
     assert last_checkpoint(one).name == last_checkpoint(other).name
     checkpoint = f"checkpoints/{last_checkpoint(one).name}"
-    files += [f"{checkpoint}/{name}.safetensors" for name in ("model", "optimizer", "random-0")]
+    files += [f"{checkpoint}/{name}.safetensors" for name in CHECKPOINT_FILES]
     snapshots = sorted(path.name for path in (one / "codebooks").iterdir())
     assert snapshots == sorted(path.name for path in (other / "codebooks").iterdir())
     files += [f"codebooks/{name}" for name in snapshots]

@@ -6,21 +6,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
-from arcvq.systems import System
-from arcvq.training import dry_run
-from arcvq.training.loop import TrainingRun
+from arcvq.data.source import Batch
+from arcvq.systems import TokenizerConfig, dry_run
+from arcvq.training import Trainer
 
-MakeSystem = Callable[..., System]
+MakeConfig = Callable[..., TokenizerConfig]
 
 
-def test_a_dry_run_measures_a_few_real_steps(tiny_system: MakeSystem) -> None:
-    system = tiny_system(changes={"training.steps": None, "training.epochs": 25, "data.limit": 50})
-    result = dry_run(system)
-    tokenizer = system.build_tokenizer(1, (28, 28), 100)
-    assert result.parameters == sum(parameter.numel() for parameter in tokenizer.parameters())
-    assert result.tokens_per_image == 49
+def test_a_dry_run_measures_a_few_real_steps(tiny_system: MakeConfig) -> None:
+    config = tiny_system(changes={"training.steps": None, "training.epochs": 25, "data.limit": 50})
+    result = dry_run(config)
+    tokenizer = config.build_tokenizer(1, (28, 28), 100)
+    assert result.parameters == {"tokenizer": sum(parameter.numel() for parameter in tokenizer.parameters())}
+    assert result.facts == {"tokens": "49 per image"}
     assert result.steps == 25 * 4
     assert 0 < result.seconds_per_step < 5
     assert result.seconds == pytest.approx(result.seconds_per_step * 100)
@@ -28,35 +27,34 @@ def test_a_dry_run_measures_a_few_real_steps(tiny_system: MakeSystem) -> None:
     assert "CPU" in result.device
 
 
-def test_small_last_batch_is_not_the_typical_step(tiny_system: MakeSystem, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock that only a step moves on: by a second for each image."""
+def test_small_last_batch_is_not_the_typical_step(tiny_system: MakeConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a clock that only a step advances: by a second for each image."""
     now = 0.0
 
-    def step(run: TrainingRun, batch: torch.Tensor) -> None:
+    def step(trainer: Trainer, batch: Batch) -> None:
         nonlocal now
-        now += len(batch)
-        run.position.step += 1
-        run.position.stage_step += 1
+        now += len(batch["index"])
+        trainer.position.step += 1
 
-    monkeypatch.setattr(TrainingRun, "step", step)
+    monkeypatch.setattr(Trainer, "step", step)
     monkeypatch.setattr(time, "perf_counter", lambda: now)
     # Epochs of a whole batch and one of two images.
     assert dry_run(tiny_system(changes={"training.steps": 40, "data.limit": 18})).seconds_per_step == 16
     assert dry_run(tiny_system(changes={"training.steps": 2, "data.limit": 18})).seconds_per_step == 16
 
 
-def test_a_dry_run_of_fewer_steps_than_it_measures_and_with_every_option_works(tiny_system: MakeSystem) -> None:
+def test_a_dry_run_of_fewer_steps_than_it_measures_and_with_every_option_works(tiny_system: MakeConfig) -> None:
     changes = {
         "training.steps": None,
-        "training.stages": "[{train: [encoder], steps: 1}, {steps: 1}]",
-        "quantizer.start": "kmeans",
+        "training.stages": "[{train: [autoencoder.encoder], steps: 1}, {steps: 1}]",
+        "quantizer.init": "kmeans",
         "quantizer.heads": 2,
     }
     result = dry_run(tiny_system(changes=changes))
-    assert (result.steps, result.tokens_per_image) == (2, 98)
+    assert (result.steps, result.facts) == (2, {"tokens": "98 per image"})
 
 
-def test_a_dry_run_writes_nothing(tiny_system: MakeSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dry_run_writes_nothing(tiny_system: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "here").mkdir()
     (tmp_path / "temporary").mkdir()
     monkeypatch.chdir(tmp_path / "here")

@@ -43,8 +43,8 @@ def test_the_loss_follows_its_golden_curve(name: str, tmp_path: Path) -> None:
         ("quantizer.arc.margin", 0.12),
         ("quantizer.arc.top_k", 2),
         ("quantizer.ball.start", 0.5),
-        ("quantizer.start", "uniform"),
-        ("tokenizer.skip_activated", "false"),
+        ("quantizer.init", "uniform"),
+        ("autoencoder.skip_activated", "false"),
         ("objective.normalise", "variance01"),
     ],
 )

@@ -7,7 +7,7 @@ import pytest
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.utils.launch import prepare_simple_launcher_cmd_env
 
-from arcvq.systems import TrainingConfig
+from arcvq.training import TrainingConfig
 from arcvq.training.launch import make_accelerator
 
 

@@ -11,7 +11,9 @@ from PIL import Image
 from arcvq import ArcvqError
 from arcvq.config import to_dict
 from arcvq.metrics import EXACT, PAPER
-from arcvq.training import RunFolder, measure
+from arcvq.systems import measure, read_run
+from arcvq.tokenizers.saving import to_config
+from arcvq.training import RunFolder
 
 CHEAP = ("l1", "mse", "psnr", "ssim", "usage", "perplexity", "tokens_per_image", "bits_per_image")
 
@@ -22,7 +24,7 @@ def run(trained_run: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(trained_run, tmp_path / "run"))
 
 
-def test_the_document_holds_the_numbers_and_all_that_led_to_them(run: Path) -> None:
+def test_document_has_the_numbers_and_the_configuration(run: Path) -> None:
     measured = measure(run, ["exact", "paper"], metrics=CHEAP, limit=40)
     document = json.loads(json.dumps(measured.document, allow_nan=False))
     assert document.keys() == {
@@ -38,7 +40,7 @@ def test_the_document_holds_the_numbers_and_all_that_led_to_them(run: Path) -> N
     }
     assert (document["name"], document["system"]) == ("arcvq-vae", "arcvq-vae")
     assert (document["data"], document["seed"]) == ("sample", 1)
-    assert document["config"] == json.loads(json.dumps(to_dict(RunFolder(run).system())))
+    assert document["config"] == json.loads(json.dumps(to_dict(read_run(RunFolder(run)))))
     assert document["training"] == json.loads((run / "training.json").read_text())
     assert document["parameters"] == sum(parameter.numel() for parameter in measured.tokenizer.parameters())
     assert document["measured"].keys() == {"date", "device", "versions"}
@@ -53,16 +55,16 @@ def test_the_document_holds_the_numbers_and_all_that_led_to_them(run: Path) -> N
     assert document["protocols"]["exact"]["metrics"]["psnr"] != document["protocols"]["paper"]["metrics"]["psnr"]
 
 
-def test_what_was_measured_is_kept_in_the_run(run: Path) -> None:
+def test_measurement_is_recorded_in_the_run(run: Path) -> None:
     measured = measure(run, ["exact"], metrics=CHEAP, limit=40, record=True)
     kept = json.loads((run / "evaluation-exact.json").read_text())
     assert kept == measured.document["protocols"]["exact"]
     assert not (run / "evaluation-paper.json").exists()
-    measure(run, ["exact"], metrics=["psnr"], limit=3)  # a quick look leaves the record alone
+    measure(run, ["exact"], metrics=["psnr"], limit=3)  # without `record`, the file stays
     assert json.loads((run / "evaluation-exact.json").read_text()) == kept
 
 
-def test_a_measurement_agrees_with_the_last_look_of_the_training(run: Path) -> None:
+def test_measurement_agrees_with_the_last_evaluation_of_the_training(run: Path) -> None:
     metrics = measure(run, metrics=CHEAP, limit=32).evaluations[0].metrics
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     last = [line for line in lines if line["kind"] == "eval"][-1]
@@ -70,7 +72,7 @@ def test_a_measurement_agrees_with_the_last_look_of_the_training(run: Path) -> N
         assert metrics[name] == pytest.approx(last[name], rel=1e-6)
 
 
-def test_a_metric_that_cannot_be_measured_is_missing_with_its_reason_and_never_a_number(
+def test_metric_that_cannot_be_measured_is_missing_with_its_reason(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A cache without the networks of LPIPS and FID.
@@ -85,7 +87,7 @@ def test_a_metric_that_cannot_be_measured_is_missing_with_its_reason_and_never_a
     assert all(isinstance(reason, str) and reason for reason in section["missing"].values())
 
 
-def test_a_model_without_a_run_needs_a_data_set_and_then_works(run: Path) -> None:
+def test_model_without_a_run_needs_a_data_set(run: Path) -> None:
     with pytest.raises(ArcvqError) as raised:
         measure(run / "model", metrics=CHEAP)
     assert str(raised.value).startswith(f"{run / 'model'}: ")
@@ -94,11 +96,11 @@ def test_a_model_without_a_run_needs_a_data_set_and_then_works(run: Path) -> Non
     assert of_model.evaluations[0].metrics == measure(run, metrics=CHEAP, limit=16).evaluations[0].metrics
     assert of_model.document["training"] is None
     assert of_model.document["seed"] is None
-    assert of_model.document["config"] == of_model.tokenizer.to_config()
+    assert of_model.document["config"] == to_config(of_model.tokenizer)
     assert not list((run / "model").glob("evaluation-*"))
 
 
-def test_another_data_set_does_not_pass_for_the_runs_own(run: Path, tmp_path: Path) -> None:
+def test_other_data_set_is_named_in_the_document(run: Path, tmp_path: Path) -> None:
     for i in range(4):
         (tmp_path / "images").mkdir(exist_ok=True)
         Image.new("L", (40, 30), 60 * i).save(tmp_path / "images" / f"{i}.png")
@@ -126,19 +128,19 @@ def test_images_with_other_channels_are_refused(run: Path, tmp_path: Path) -> No
         ({"limit": 0}, "limit is 0"),
     ],
 )
-def test_a_wrong_name_is_answered_with_what_there_is(run: Path, options: dict[str, object], message: str) -> None:
+def test_unknown_name_is_refused_with_the_known_ones(run: Path, options: dict[str, object], message: str) -> None:
     with pytest.raises(ArcvqError) as raised:
         measure(run, **options)  # type: ignore[arg-type]
     assert str(raised.value).startswith(message)
 
 
-def test_progress_is_told_of_the_one_pass(run: Path) -> None:
-    told: list[tuple[str, int, int]] = []
-    measure(run, ["exact", "paper"], metrics=["psnr"], limit=12, progress=lambda *now: told.append(now))
-    assert told == [("exact and paper", 12, 12)]
+def test_progress_is_reported(run: Path) -> None:
+    reported: list[tuple[str, int, int]] = []
+    measure(run, ["exact", "paper"], metrics=["psnr"], limit=12, progress=lambda *now: reported.append(now))
+    assert reported == [("exact and paper", 12, 12)]
 
 
-def test_a_run_that_is_not_finished_has_nothing_to_measure(tmp_path: Path, trained_run: Path) -> None:
+def test_unfinished_run_is_refused(tmp_path: Path, trained_run: Path) -> None:
     (tmp_path / "run").mkdir()
     shutil.copy(trained_run / "config.yaml", tmp_path / "run")
     with pytest.raises(ArcvqError, match="holds no tokenizer"):

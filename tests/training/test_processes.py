@@ -14,39 +14,39 @@ import torch
 from run_records import assert_nothing_half_written, assert_same_run, last_checkpoint, read_lines
 from safetensors.torch import load_file
 
-from arcvq.systems import System
-from arcvq.training import train
+from arcvq.systems import TokenizerConfig, train
 
-MakeSystem = Callable[..., System]
+MakeConfig = Callable[..., TokenizerConfig]
 LAUNCH = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
 
 # The last batch of an epoch has 5 images: 2 for one process and 3 for the other.
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
-    "vq-vae, uneven tail": ("vq-vae", {"data.limit": 37}),
-    "arcvq-vae, uneven tail": ("arcvq-vae", {"data.limit": 37}),
+    "vq-vae, uneven last batch": ("vq-vae", {"data.limit": 37}),
+    "arcvq-vae, uneven last batch": ("arcvq-vae", {"data.limit": 37}),
     # One process has no image of the last batch.
-    "arcvq-vae, tail of one image": ("arcvq-vae", {"data.limit": 33}),
+    "arcvq-vae, last batch of one image": ("arcvq-vae", {"data.limit": 33}),
     "vq-vae, micro-batches": ("vq-vae", {"data.limit": 37, "training.accumulate": 3}),
     "arcvq-vae, stages": (
         "arcvq-vae",
         {
             "data.limit": 37,
             "training.steps": None,
-            "training.stages": "[{train: [encoder, quantizer], steps: 3}, {train: [decoder], steps: 3}]",
+            "training.stages": "[{train: [autoencoder.encoder, quantizer], steps: 3}, "
+            "{train: [autoencoder.decoder], steps: 3}]",
         },
     ),
     "vq-vae, kmeans and clipping": (
         "vq-vae",
-        {"data.limit": 37, "quantizer.start": "kmeans", "training.gradient_clip": 0.5},
+        {"data.limit": 37, "quantizer.init": "kmeans", "training.gradient_clip": 0.5},
     ),
     "vq-vae-ema, micro-batches": ("vq-vae-ema", {"data.limit": 37, "training.accumulate": 3}),
-    "simvq, uneven tail": ("simvq-samp", {"data.limit": 37}),
+    "simvq, uneven last batch": ("simvq-samp", {"data.limit": 37}),
     "vq-vae, likelihood": ("vq-vae", {"data.limit": 37, "objective.reconstruction": "likelihood"}),
     # With one code there is nothing to draw.
     "hvq-vae, one code": ("hvq-vae", {"data.limit": 37, "quantizer.codebook_size": 1}),
 }
 # Its draws are random, so no other run is the same.
-HIERARCHY: tuple[str, dict[str, Any]] = ("hvq-vae", {"data.limit": 37})
+STACK: tuple[str, dict[str, Any]] = ("hvq-vae", {"data.limit": 37})
 # Its codes lie on latents, where the last bit of a distance decides: only the first step is the same.
 ANCHORED: tuple[str, dict[str, Any]] = ("cvq-vae", {"data.limit": 13, "training.steps": 1})
 
@@ -59,9 +59,9 @@ def two_process_runs(tmp_path_factory: pytest.TempPathFactory, tiny_settings: Ca
         {"preset": f"sample/{preset}", "arguments": tiny_settings(changes), "out": str(folder / name)}
         for name, (preset, changes) in CASES.items()
     ]
-    for preset, changes in (HIERARCHY, ANCHORED):
+    for preset, changes in (STACK, ANCHORED):
         jobs.append({"preset": f"sample/{preset}", "arguments": tiny_settings(changes), "out": str(folder / preset)})
-    preset, changes = CASES["arcvq-vae, uneven tail"]
+    preset, changes = CASES["arcvq-vae, uneven last batch"]
     again = {"preset": f"sample/{preset}", "arguments": tiny_settings(changes), "out": str(folder / "stopped")}
     torn = str(folder / "stopped" / "checkpoints" / "step-00000004" / "state.json")
     jobs += [{**again, "stop_after": 2}, {**again, "stop_after": 4}, {**again, "remove": torn}]
@@ -70,7 +70,7 @@ def two_process_runs(tmp_path_factory: pytest.TempPathFactory, tiny_settings: Ca
 
 
 @pytest.fixture(scope="module")
-def one_process_run(tmp_path_factory: pytest.TempPathFactory, tiny_system: MakeSystem) -> Callable[[str], Path]:
+def one_process_run(tmp_path_factory: pytest.TempPathFactory, tiny_system: MakeConfig) -> Callable[[str], Path]:
     """The same training by one process, made when a test first asks for it."""
     folder = tmp_path_factory.mktemp("one")
 
@@ -85,7 +85,7 @@ def one_process_run(tmp_path_factory: pytest.TempPathFactory, tiny_system: MakeS
 def run_in_two_processes(jobs: list[dict[str, Any]], folder: Path) -> None:
     (folder / "jobs.json").write_text(json.dumps(jobs))
     script = str(Path(__file__).with_name("two_processes.py"))
-    done = subprocess.run([*LAUNCH, script, str(folder / "jobs.json")], capture_output=True, text=True, timeout=150)
+    done = subprocess.run([*LAUNCH, script, str(folder / "jobs.json")], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
 
 
@@ -122,11 +122,10 @@ def test_two_processes_log_the_global_losses_of_one(
                 assert other[name] == pytest.approx(line[name], rel=1e-4), (line["step"], name)
 
 
-def test_a_hierarchy_standardizes_by_the_latents_of_all_processes(two_process_runs: Path) -> None:
+def test_stack_standardizes_by_the_latents_of_all_processes(two_process_runs: Path) -> None:
     weights = load_file(two_process_runs / "hvq-vae" / "model" / "model.safetensors")
-    assert (
-        int(weights["lower.0.standardize.count"]) == 37 * 14 * 14
-    )  # three batches of the upper layer: 16, 16 and 5 images
+    # Three batches of the upper level: 16, 16 and 5 images.
+    assert int(weights["lower.0.standardize.count"]) == 37 * 14 * 14
     assert (int(weights["lower.0.quantizer.step"]), int(weights["quantizer.step"])) == (3, 3)
 
 
@@ -141,20 +140,20 @@ def test_each_process_draws_for_its_own_images(two_process_runs: Path) -> None:
 
 
 def test_two_processes_move_codes_onto_the_latents_of_both(
-    two_process_runs: Path, tmp_path: Path, tiny_system: MakeSystem
+    two_process_runs: Path, tmp_path: Path, tiny_system: MakeConfig
 ) -> None:
     preset, changes = ANCHORED
     train(tiny_system(preset, changes), tmp_path / "one", quiet=True)
     assert_close_weights(tmp_path / "one", two_process_runs / preset)
 
 
-def test_two_stopped_processes_go_on_to_the_same_end(two_process_runs: Path) -> None:
-    assert_same_run(two_process_runs / "stopped", two_process_runs / "arcvq-vae, uneven tail")
+def test_two_stopped_processes_resume_to_the_same_bits(two_process_runs: Path) -> None:
+    assert_same_run(two_process_runs / "stopped", two_process_runs / "arcvq-vae, uneven last batch")
     newest = max((two_process_runs / "stopped" / "checkpoints").iterdir())
     assert sorted(path.name for path in newest.glob("random-*")) == ["random-0.safetensors", "random-1.safetensors"]
 
 
-def test_an_interruption_reaches_all_processes_after_the_same_step(
+def test_interruption_stops_all_processes_after_the_same_step(
     tmp_path: Path, tiny_settings: Callable[..., list[str]]
 ) -> None:
     settings = tiny_settings({"training.steps": 2000, "training.checkpoints": 0, "training.log_every": 5})

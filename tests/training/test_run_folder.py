@@ -1,4 +1,4 @@
-"""What a training leaves in its folder, and whose folder it refuses."""
+"""What a training writes into its folder, and which folders it refuses."""
 
 import json
 from collections.abc import Callable
@@ -12,14 +12,16 @@ from run_records import assert_nothing_half_written, read_lines
 from safetensors.torch import load_file
 
 from arcvq import ArcvqError, Tokenizer
-from arcvq.systems import SYSTEMS, System, parse_system
-from arcvq.training import RunFolder, Stopped, train
-from arcvq.training.loop import evaluation_steps
+from arcvq.config import to_dict
+from arcvq.errors import Stopped
+from arcvq.systems import SYSTEMS, TokenizerConfig, parse_config, read_run, train
+from arcvq.training import RunFolder
+from arcvq.training.plan import evaluation_steps
 
-MakeSystem = Callable[..., System]
+MakeConfig = Callable[..., TokenizerConfig]
 
 
-def test_the_folder_holds_what_the_design_says_and_no_more(trained_run: Path) -> None:
+def test_folder_of_a_finished_run_holds_these_files_and_no_more(trained_run: Path) -> None:
     assert sorted(path.name for path in trained_run.iterdir()) == [
         "checkpoints",
         "codebooks",
@@ -34,21 +36,21 @@ def test_the_folder_holds_what_the_design_says_and_no_more(trained_run: Path) ->
     assert_nothing_half_written(trained_run)
 
 
-def test_the_configuration_is_fully_resolved_and_parses_back_to_the_same_system(
-    trained_run: Path, tiny_system: MakeSystem
+def test_config_yaml_has_every_setting_and_parses_back_to_the_same_configuration(
+    trained_run: Path, tiny_system: MakeConfig
 ) -> None:
     written = yaml.safe_load((trained_run / "config.yaml").read_text())
-    assert parse_system(written) == tiny_system()
-    assert RunFolder(trained_run).system() == tiny_system()
+    assert parse_config(written) == tiny_system()
+    assert read_run(RunFolder(trained_run)) == tiny_system()
     assert written["quantizer"]["metric"] == "cosine"  # a default that the preset does not spell out
     assert written["training"]["betas"] == [0.9, 0.999]
 
 
 @pytest.mark.parametrize("name", sorted(SYSTEMS))
-def test_every_systems_configuration_survives_the_folder(name: str, tmp_path: Path) -> None:
-    system = parse_system({"system": name, "training": {"stages": [{"train": ["encoder"], "steps": 2}]}})
-    RunFolder(tmp_path / "run").open(system)
-    assert RunFolder(tmp_path / "run").system() == system
+def test_configuration_of_every_system_is_read_back_as_written(name: str, tmp_path: Path) -> None:
+    config = parse_config({"system": name, "training": {"stages": [{"train": ["autoencoder.encoder"], "steps": 2}]}})
+    RunFolder(tmp_path / "run").open(to_dict(config))
+    assert read_run(RunFolder(tmp_path / "run")) == config
 
 
 def test_every_step_that_was_asked_for_is_logged_once_and_in_order(trained_run: Path) -> None:
@@ -58,14 +60,14 @@ def test_every_step_that_was_asked_for_is_logged_once_and_in_order(trained_run: 
     assert [line["step"] for line in lines] == sorted(line["step"] for line in lines)
 
 
-def test_every_line_tells_how_long_the_run_has_taken(trained_run: Path) -> None:
+def test_every_line_of_metrics_has_the_seconds_so_far(trained_run: Path) -> None:
     seconds = [line["seconds"] for line in read_lines(trained_run)]
     assert seconds == sorted(seconds)
     assert seconds[0] > 0
     assert seconds[-1] <= json.loads((trained_run / "training.json").read_text())["seconds"]
 
 
-def test_a_training_line_has_every_term_and_they_add_up(trained_run: Path) -> None:
+def test_training_line_has_every_term_and_they_add_up_to_the_loss(trained_run: Path) -> None:
     for line in read_lines(trained_run):
         if line["kind"] == "train":
             terms = [line[name] for name in ("reconstruction", "codebook", "commitment", "arc")]
@@ -73,10 +75,10 @@ def test_a_training_line_has_every_term_and_they_add_up(trained_run: Path) -> No
             assert line["arc"] == pytest.approx(line["arc_weight"] * line["arc_loss"], rel=1e-5)
             assert line["epoch"] == line["step"] / 4
             assert line["learning_rate"] == 1e-3
-            assert {"perplexity", "ball_radius", "images_per_second"} <= line.keys()
+            assert {"perplexity", "ball_radius", "samples_per_second"} <= line.keys()
 
 
-def test_an_evaluation_line_tells_how_the_codebook_is(trained_run: Path) -> None:
+def test_evaluation_line_describes_the_codebook(trained_run: Path) -> None:
     for line in read_lines(trained_run):
         if line["kind"] == "eval":
             assert {"l1", "mse", "psnr", "usage", "perplexity", "ball_radius"} <= line.keys()
@@ -86,7 +88,7 @@ def test_an_evaluation_line_tells_how_the_codebook_is(trained_run: Path) -> None
             assert line["norm_quantiles"][-1] <= line["ball_radius"] * (1 + 1e-5)
 
 
-def test_codebooks_are_kept_from_the_first_step_to_the_last(trained_run: Path) -> None:
+def test_codebook_is_saved_at_every_evaluation(trained_run: Path) -> None:
     files = sorted((trained_run / "codebooks").iterdir())
     assert [path.name for path in files] == [f"step-{step:08d}.safetensors" for step in (0, 1, 2, 3, 6)]
     for path in files:
@@ -107,19 +109,19 @@ def test_codebooks_are_kept_from_the_first_step_to_the_last(trained_run: Path) -
         (1, 20, {0, 1}),
     ],
 )
-def test_looks_are_log_spaced_until_they_are_even(total: int, evaluations: int, steps: set[int]) -> None:
+def test_evaluations_are_log_spaced_until_they_are_even(total: int, evaluations: int, steps: set[int]) -> None:
     assert evaluation_steps(total, evaluations) == steps
 
 
-def test_the_model_is_the_last_checkpoints(trained_run: Path) -> None:
-    checkpoint = load_file(trained_run / "checkpoints" / "step-00000006" / "model.safetensors")
+def test_model_has_the_weights_of_the_last_checkpoint(trained_run: Path) -> None:
+    checkpoint = load_file(trained_run / "checkpoints" / "step-00000006" / "tokenizer.safetensors")
     model = Tokenizer.from_pretrained(trained_run).state_dict()
     assert checkpoint.keys() == model.keys()
     assert all(torch.equal(tensor, model[name]) for name, tensor in checkpoint.items())
     assert int(model["quantizer.step"]) == 6
 
 
-def test_the_record_of_the_training_says_what_it_took_and_on_what(trained_run: Path) -> None:
+def test_training_json_says_how_long_it_took_and_on_what(trained_run: Path) -> None:
     record = json.loads((trained_run / "training.json").read_text())
     assert (record["steps"], record["processes"]) == (6, 1)
     assert record["seconds"] > 0
@@ -136,11 +138,17 @@ def test_tensorboard_has_the_same_curve(trained_run: Path) -> None:
     assert [event.value for event in events.Scalars("train/loss")] == pytest.approx(losses)
 
 
-def test_a_finished_run_is_taken_as_it_is(trained_run: Path, tiny_system: MakeSystem) -> None:
+def test_finished_run_is_not_touched(trained_run: Path, tiny_system: MakeConfig) -> None:
     before = {path: path.stat().st_mtime_ns for path in trained_run.rglob("*")}
-    tokenizer = train(tiny_system(), trained_run, quiet=True)
+    assert train(tiny_system(), trained_run, quiet=True) == trained_run / "model"
     assert {path: path.stat().st_mtime_ns for path in trained_run.rglob("*")} == before
-    assert torch.equal(tokenizer.quantizer.codebook, Tokenizer.from_pretrained(trained_run).quantizer.codebook)
+
+
+def test_finished_run_does_not_need_its_data(
+    trained_run: Path, tiny_system: MakeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TokenizerConfig, "load", None)
+    assert Tokenizer.from_pretrained(train(tiny_system(), trained_run, quiet=True))
 
 
 @pytest.mark.parametrize(
@@ -152,11 +160,11 @@ def test_a_finished_run_is_taken_as_it_is(trained_run: Path, tiny_system: MakeSy
         ({"training.steps": 7, "training.seed": 2}, "training.seed is 1 there and 2 here"),
         ({"training.steps": 5}, "6 steps there and 5 here, and a run cannot be made shorter"),
         ({"training.steps": None, "training.epochs": 1}, "6 steps there and 4 here, and a run cannot be made shorter"),
-        ({"training.steps": None, "training.stages": "[{steps: 9}]"}, "training.steps is 6 there and None here"),
+        ({"training.steps": None, "training.stages": "[{steps: 9}]"}, "training.stages is [] there and "),
     ],
 )
-def test_a_run_of_another_configuration_is_refused_and_the_difference_named(
-    trained_run: Path, tiny_system: MakeSystem, changes: dict[str, Any], message: str
+def test_run_of_another_configuration_is_refused_with_the_difference(
+    trained_run: Path, tiny_system: MakeConfig, changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ArcvqError) as raised:
         train(tiny_system(changes=changes), trained_run, quiet=True)
@@ -165,7 +173,7 @@ def test_a_run_of_another_configuration_is_refused_and_the_difference_named(
     assert "\n" not in str(raised.value)
 
 
-def test_a_folder_that_holds_something_else_is_refused_and_left_alone(tmp_path: Path, tiny_system: MakeSystem) -> None:
+def test_folder_that_holds_something_else_is_refused_and_not_touched(tmp_path: Path, tiny_system: MakeConfig) -> None:
     (tmp_path / "thesis.tex").write_text("chapter 1")
     with pytest.raises(ArcvqError) as raised:
         train(tiny_system(), tmp_path, quiet=True)
@@ -173,29 +181,27 @@ def test_a_folder_that_holds_something_else_is_refused_and_left_alone(tmp_path: 
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
-def test_what_a_kill_left_before_there_was_a_run_is_no_obstacle(tmp_path: Path, tiny_system: MakeSystem) -> None:
+def test_folder_with_a_half_written_configuration_is_used(tmp_path: Path, tiny_system: MakeConfig) -> None:
     (tmp_path / ".config.yaml.12345.tmp").write_text("system: arc")
-    assert RunFolder(tmp_path).open(tiny_system())
+    assert RunFolder(tmp_path).open(to_dict(tiny_system()))
 
 
 @pytest.mark.parametrize("content", ["system: vq-vae\ntraining: {steps: 0}\n", "system: [", "other: 1\n"])
-def test_a_folder_whose_configuration_is_damaged_is_refused(
-    tmp_path: Path, tiny_system: MakeSystem, content: str
-) -> None:
+def test_folder_with_a_damaged_configuration_is_refused(tmp_path: Path, tiny_system: MakeConfig, content: str) -> None:
     (tmp_path / "config.yaml").write_text(content)
     with pytest.raises(ArcvqError) as raised:
         train(tiny_system(), tmp_path, quiet=True)
-    assert str(raised.value).startswith(f"{tmp_path / 'config.yaml'}: ")
+    assert str(raised.value).startswith(str(tmp_path))
     assert "\n" not in str(raised.value)
     assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
 
 
-def test_an_empty_folder_is_as_good_as_none(tmp_path: Path, tiny_system: MakeSystem) -> None:
+def test_empty_folder_is_used(tmp_path: Path, tiny_system: MakeConfig) -> None:
     train(tiny_system(changes={"training.steps": 1}), tmp_path, quiet=True)
     assert (tmp_path / "training.json").is_file()
 
 
-def test_a_place_that_cannot_be_written_is_named(tmp_path: Path, tiny_system: MakeSystem) -> None:
+def test_error_names_a_place_that_cannot_be_written(tmp_path: Path, tiny_system: MakeConfig) -> None:
     (tmp_path / "file").write_text("")
     for out, reason in ((tmp_path / "file", "exists and is not a run"), (tmp_path / "file" / "run", "Not a directory")):
         with pytest.raises(ArcvqError) as raised:
@@ -205,27 +211,27 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path, tiny_system: Ma
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_leftovers_of_a_kill_are_swept_and_other_hidden_files_are_not(tmp_path: Path, tiny_system: MakeSystem) -> None:
-    system = tiny_system(changes={"training.steps": 1})
+def test_half_written_files_are_removed_and_other_hidden_files_are_not(tmp_path: Path, tiny_system: MakeConfig) -> None:
+    config = tiny_system(changes={"training.steps": 1})
     run = tmp_path / "run"
-    RunFolder(run).open(system)
+    RunFolder(run).open(to_dict(config))
     for folder in (".model.abc", "checkpoints/.step-00000001.abc"):
         (run / folder).mkdir(parents=True)
         (run / folder / "model.safetensors").write_bytes(b"half")
     (run / ".metrics.jsonl.123.tmp").write_bytes(b"half")
     (run / ".gitignore").write_text("*")
-    train(system, run, quiet=True)
+    train(config, run, quiet=True)
     (run / ".gitignore").unlink()
     assert_nothing_half_written(run)
 
 
-def test_a_second_training_into_the_same_folder_is_refused(tmp_path: Path, tiny_system: MakeSystem) -> None:
-    system, run = tiny_system("vq-vae"), tmp_path / "run"
+def test_a_second_training_into_the_same_folder_is_refused(tmp_path: Path, tiny_system: MakeConfig) -> None:
+    config, run = tiny_system("vq-vae"), tmp_path / "run"
     with pytest.raises(Stopped):
-        train(system, run, quiet=True, stop_after=2)
+        train(config, run, quiet=True, stop_after=2)
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and "tensorboard" not in path.parts}
     with RunFolder(run).locked(), pytest.raises(ArcvqError, match="another training is writing here"):
-        train(system, run, quiet=True)
+        train(config, run, quiet=True)
     assert {path: path.read_bytes() for path in before} == before
-    train(system, run, quiet=True)
+    train(config, run, quiet=True)
     assert (run / "training.json").is_file()

@@ -1,4 +1,4 @@
-"""Every training of a JSON list, one after the other, in each of the processes that a launcher started.
+"""Train each run of a JSON list, one after the other, in each of the processes that a launcher started.
 
 python -m torch.distributed.run --nproc_per_node 2 two_processes.py LIST.json
 """
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import torch
 
-from arcvq.systems import load_system
-from arcvq.training import Stopped, train
+from arcvq.errors import Stopped
+from arcvq.systems import load_config, train
 
 
 def main() -> None:
@@ -20,7 +20,7 @@ def main() -> None:
             Path(job["remove"]).unlink(missing_ok=True)
         try:
             train(
-                load_system(job["preset"], job["arguments"]), job["out"], quiet=True, stop_after=job.get("stop_after")
+                load_config(job["preset"], job["arguments"]), job["out"], quiet=True, stop_after=job.get("stop_after")
             )
         except Stopped as stopped:
             print(stopped)

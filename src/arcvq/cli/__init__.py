@@ -38,6 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if rest and not known.takes_settings:
                 parser.error(f"unexpected argument {rest[0]!r}")
             known.settings = rest
+            _import_parts(getattr(known, "parts", []))
             handler: Handler = known.handler
             return handler(known)
     except ArcvqError as error:
@@ -72,6 +73,14 @@ def build_parser() -> argparse.ArgumentParser:
     for add in COMMANDS:
         add(commands)
     return parser
+
+
+def _import_parts(files: Sequence[str]) -> None:
+    if files:
+        from arcvq.systems import import_parts
+
+        for file in files:
+            import_parts(file)
 
 
 def _version() -> str:

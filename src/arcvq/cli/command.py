@@ -38,6 +38,18 @@ class Commands:
         return sub
 
 
+def add_import(sub: argparse.ArgumentParser) -> None:
+    """For commands that build or load models."""
+    sub.add_argument(
+        "--import",
+        dest="parts",
+        action="append",
+        default=[],
+        metavar="FILE.py",
+        help="run this Python file first: it registers quantizers, networks, objectives or tasks of your own",
+    )
+
+
 def positive(text: str) -> int:
     try:
         value = int(text)

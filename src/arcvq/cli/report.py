@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from arcvq.cli.command import Commands, print_json
+from arcvq.cli.command import Commands, add_import, print_json
 
 
 def add_report(commands: Commands) -> None:
@@ -17,6 +17,7 @@ def add_report(commands: Commands) -> None:
     )
     sub.add_argument("runs", nargs="+", metavar="RUN", help="folders that arcvq train wrote, of one data set")
     sub.add_argument("--out", type=Path, required=True, metavar="DIR", help="write index.html there")
+    add_import(sub)
     sub.add_argument("--json", action="store_true", help="print where the page is, and the findings, as JSON")
 
 

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from arcvq.cli.command import Commands, positive, print_json
+from arcvq.cli.command import Commands, add_import, positive, print_json
 from arcvq.errors import ArcvqError
 
 
@@ -109,6 +109,7 @@ def _inference(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--channels-last", action="store_true", help="the trunk's weights with the channels last")
     sub.add_argument("--compile", action="store_true", help="torch.compile the trunk: for many images")
     sub.add_argument("--json", action="store_true", help="print as JSON")
+    add_import(sub)
 
 
 def _tokenizer(arguments: argparse.Namespace) -> Any:

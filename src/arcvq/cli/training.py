@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from arcvq.cli.command import Commands, positive, print_json
+from arcvq.cli.command import Commands, add_import, positive, print_json
 from arcvq.errors import ArcvqError
 
 
@@ -48,7 +48,7 @@ def add_train(commands: Commands) -> None:
         "  arcvq train sample/arcvq-vae --out runs/first\n"
         "  arcvq train cifar10/arcvq-vae --training.seed 2 --quantizer.arc.scale 20 --out runs/scale-20\n"
         "  arcvq train my.yaml --dry-run\n\n"
-        "Every setting can be given by its dotted name: --data.*, --tokenizer.*, --quantizer.*, --objective.*, --training.*;\n"
+        "Every setting can be given by its dotted name: --data.*, --autoencoder.*, --quantizer.*, --objective.*, --training.*;\n"
         "--dry-run prints them all with their values.",
         takes_settings=True,
     )
@@ -62,30 +62,29 @@ def add_train(commands: Commands) -> None:
     sub.add_argument(
         "--dry-run", action="store_true", help="print configuration, parameters, memory and time; write nothing"
     )
+    add_import(sub)
     sub.add_argument("--quiet", action="store_true", help="no progress")
     sub.add_argument("--json", action="store_true", help="print as JSON")
-    sub.usage = (
-        "arcvq train PRESET --out RUN [--key value ...] [--init-from RUN_OR_MODEL] [--dry-run] [--quiet] [--json]"
-    )
+    sub.usage = "arcvq train PRESET --out RUN [--key value ...] [--init-from RUN_OR_MODEL] [--import FILE.py] [--dry-run] [--quiet] [--json]"
 
 
 def train(arguments: argparse.Namespace) -> int:
     from arcvq.distributed import rank
-    from arcvq.systems import load_system
+    from arcvq.systems import load_config
+    from arcvq.systems import train as run
     from arcvq.training import RunFolder
-    from arcvq.training import train as run
 
     settings = list(arguments.settings)
     if arguments.init_from is not None:
         settings += ["--training.init_from", arguments.init_from]
-    system = load_system(arguments.preset, settings)
+    config = load_config(arguments.preset, settings)
     if arguments.dry_run:
-        return _dry_run(system, arguments.json)
+        return _dry_run(config, arguments.json)
     if arguments.out is None:
         raise ArcvqError("train needs a folder to write to: --out RUN (or --dry-run to write nothing)")
     record = RunFolder(arguments.out).training
     before = record.read_bytes() if record.is_file() else None
-    run(system, arguments.out, quiet=arguments.quiet)
+    run(config, arguments.out, quiet=arguments.quiet)
     if rank() != 0:
         return 0
     finished = record.read_bytes() == before
@@ -98,21 +97,23 @@ def train(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _dry_run(system: Any, as_json: bool) -> int:
+def _dry_run(config: Any, as_json: bool) -> int:
     import dataclasses
 
     import yaml
 
     from arcvq.config import to_dict
-    from arcvq.training import dry_run
+    from arcvq.systems import dry_run
 
-    result = dry_run(system)
+    result = dry_run(config)
     if as_json:
-        print_json({"config": to_dict(system), **dataclasses.asdict(result)})
+        print_json({"config": to_dict(config), **dataclasses.asdict(result)})
         return 0
-    print(yaml.safe_dump(json.loads(json.dumps(to_dict(system))), sort_keys=False), end="")
-    print(f"parameters   {result.parameters:,}")
-    print(f"tokens       {result.tokens_per_image} per image")
+    print(yaml.safe_dump(json.loads(json.dumps(to_dict(config))), sort_keys=False), end="")
+    for name, count in result.parameters.items():
+        print(f"parameters   {count:,} ({name})")
+    for name, text in result.facts.items():
+        print(f"{name:12} {text}")
     print(f"memory       {result.memory_bytes / 2**30:.2f} GiB ({result.memory_kind})")
     step = f"{result.seconds_per_step * 1e3:.1f} ms"
     print(f"time         {result.seconds / 60:.1f} minutes for {result.steps:,} steps of {step}, on {result.device}")
@@ -130,6 +131,7 @@ def add_evaluate(commands: Commands) -> None:
     sub.add_argument("--protocol", nargs="+", default=["exact"], metavar="NAME", help="exact (default), paper, or both")
     sub.add_argument("--data", metavar="NAME", help="another data set than the run's own")
     sub.add_argument("--root", metavar="DIR", help="where data sets lie")
+    add_import(sub)
     sub.add_argument("--limit", type=positive, metavar="N", help="only the first N images")
     sub.add_argument("--metrics", nargs="+", metavar="NAME", help="only these")
     sub.add_argument(
@@ -141,8 +143,8 @@ def add_evaluate(commands: Commands) -> None:
 
 def evaluate(arguments: argparse.Namespace) -> int:
     from arcvq.storage import check_file, write_json
+    from arcvq.systems import measure
     from arcvq.terminal import print_measured, progress_bar
-    from arcvq.training import measure
 
     if arguments.out:
         check_file(arguments.out)

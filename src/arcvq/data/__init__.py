@@ -1,16 +1,22 @@
 """Images in, pixels out: named data sets, folders, the embedded sample, and the order they are walked in."""
 
+from arcvq.data.augment import Augmentation
 from arcvq.data.batches import batch_count, batch_indices, batches
 from arcvq.data.files import read_image, write_png
 from arcvq.data.folder import FolderImages
 from arcvq.data.images import Images, InMemoryImages, first_images, hold_out
 from arcvq.data.load import data_names, data_root, load_images
 from arcvq.data.pixels import to_uint8, to_unit
+from arcvq.data.source import ImageSource, Source, TensorSource, load_sources
 
 __all__ = [
+    "Augmentation",
     "FolderImages",
+    "ImageSource",
     "Images",
     "InMemoryImages",
+    "Source",
+    "TensorSource",
     "batch_count",
     "batch_indices",
     "batches",
@@ -19,6 +25,7 @@ __all__ = [
     "first_images",
     "hold_out",
     "load_images",
+    "load_sources",
     "read_image",
     "to_uint8",
     "to_unit",

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from arcvq.data.files import Header, UnreadableImage, image_header, read_image
-from arcvq.data.images import Images, InMemoryImages, Size, check_limit, height_and_width, variance_of
+from arcvq.data.images import Images, InMemoryImages, Size, check_limit, height_and_width
 from arcvq.data.reading import check_readable, read_each
+from arcvq.data.variance import cached_variance
 from arcvq.errors import ArcvqError
 
 EXTENSIONS = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif"})
@@ -86,7 +87,7 @@ class FolderImages:
         )
 
     def pixel_variance(self) -> float:
-        return variance_of(self)
+        return cached_variance(self)
 
 
 def load_folder(

@@ -20,7 +20,7 @@ from arcvq.functional.lattice import fsq_bound, fsq_codes, lattice_digits, latti
 from arcvq.functional.lookup import lookup
 from arcvq.functional.relaxed import distance_logits, divergence_from_uniform, gumbel, relaxed_one_hot
 from arcvq.functional.rotation import rotate
-from arcvq.functional.schedules import NAMED_RUNS, Schedule, rate_like
+from arcvq.functional.schedules import NAMED_RUNS, Schedule, rate_to_match
 from arcvq.functional.similarity import METRICS, Metric, unit
 from arcvq.functional.stochastic import code_logits, negative_entropy
 from arcvq.functional.vmf import sample_vmf, vmf_kl
@@ -60,7 +60,7 @@ __all__ = [
     "nearest_latents",
     "negative_entropy",
     "perplexity",
-    "rate_like",
+    "rate_to_match",
     "relaxed_one_hot",
     "rotate",
     "sample_vmf",

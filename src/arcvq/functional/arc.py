@@ -112,18 +112,18 @@ def arc_statistics(
     with without_autocast(latents):
         dtype = compute_dtype(latents)
         codes = (codebook.detach() if stop_gradient else codebook).to(dtype)
-        body = choose_backend(backend, latents)
-        if body == "triton" and _fused_serves(codes.requires_grad, top_k):
+        impl = choose_backend(backend, latents)
+        if impl == "triton" and _fused_serves(codes.requires_grad, top_k):
             return ArcStatistics(*fused.statistics(latents, codes, valid, scale, top_k))
         unit_latents, unit_codes = unit(latents.to(dtype)), unit(codes)
-        if body == "reference":
+        if impl == "reference":
             cosines = matmul(unit_codes, unit_latents.t())  # (K, N)
             return _statistics_of(cosines, valid, scale, top_k)
         return ArcStatistics(*_statistics(unit_latents, unit_codes, valid, scale, top_k))
 
 
 def _fused_serves(codes_learn: bool, top_k: int) -> bool:
-    """The kernels do the paper's case, in which only the latents learn, with few top tokens; the chunked body does the rest."""
+    """The kernels do the paper's case, in which only the latents learn, with few top tokens; the chunked implementation does the rest."""
     return not codes_learn and top_k <= fused.MOST_TOP_K
 
 

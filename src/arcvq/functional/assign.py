@@ -29,11 +29,11 @@ def assign(latents: Tensor, codebook: Tensor, metric: Metric = "cosine", backend
     dtype = compute_dtype(latents)
     with without_autocast(latents):
         latents, codebook = latents.detach(), codebook.detach().to(dtype)
-        body = choose_backend(backend, latents)
-        if body == "triton":
+        impl = choose_backend(backend, latents)
+        if impl == "triton":
             return fused.assign(latents, codebook, None if metric == "cosine" else half_square(codebook))
         queries, keys, bias = search_operands(latents.to(dtype), codebook, metric)
-        if body == "reference":
+        if impl == "reference":
             scores = matmul(queries, keys.t())  # (N, K)
             return (scores if bias is None else scores - bias).argmax(dim=1)
         return _assign(queries, keys, bias)
@@ -89,7 +89,7 @@ def token_sums(latents: Tensor, tokens: Tensor, codebook_size: int, backend: Bac
     """The sum of the latents (N, D) that fell on each code: (K, D), in float32. Tokens below zero fall on none.
 
     `triton` (CUDA) takes as long whatever the tokens are, and the same inputs give the same bits; where the latents learn, the
-    plain body serves them.
+    plain implementation serves them.
     """
     if latents.dim() != 2 or tokens.shape != latents.shape[:1]:
         raise ArcvqError(

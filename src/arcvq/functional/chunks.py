@@ -29,7 +29,7 @@ def check_backend(backend: str) -> None:
 
 
 def choose_backend(backend: Backend, latents: Tensor) -> Literal["reference", "chunked", "triton"]:
-    """`auto` is the fused body on an NVIDIA GPU (Ampere or newer), the chunked one elsewhere, and while exporting the reference,
+    """`auto` is the fused implementation on an NVIDIA GPU (Ampere or newer), the chunked one elsewhere, and while exporting the reference,
     whose plain operators any runtime knows.
     """
     check_backend(backend)

@@ -22,7 +22,7 @@ def entropy_statistics(
 ) -> tuple[Tensor, Tensor]:
     """Sums over a shard's tokens: (Σ_i H(p_i), Σ_i p_i (K,)), with p_i = softmax_j(score_ij / temperature).
 
-    Both are plain sums, so shards of tokens and processes add up. Scores are −‖z − e‖² or ẑ·ê. `triton` has no body of its own
+    Both are plain sums, so shards of tokens and processes add up. Scores are −‖z − e‖² or ẑ·ê. `triton` has no implementation of its own
     here and takes the chunked one.
     """
     check_pair(latents, codebook)

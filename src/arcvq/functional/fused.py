@@ -21,14 +21,14 @@ Triple = tuple[Tensor, Tensor, Tensor]
 Loss = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
-# More top tokens than this make the kernels long to compile: the chunked body serves them.
+# More top tokens than this make the kernels long to compile: the chunked implementation serves them.
 MOST_TOP_K = 32
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 
-def _there(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+def _on_device(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """On the GPU that the first tensor lies on: a kernel is launched on the current one, which may be another."""
 
     @wraps(function)
@@ -52,14 +52,14 @@ def assign(queries: Tensor, keys: Tensor, bias: Tensor | None) -> Tensor:
 
 def token_sums(values: Tensor, tokens: Tensor, codebook_size: int) -> Tensor:
     """The sum of the values (N, D) that fell on each code: (K, D) float32. It has no gradient."""
-    body = _sums_operator if torch.compiler.is_compiling() else _sums
-    return body(values, tokens, codebook_size)
+    impl = _sums_operator if torch.compiler.is_compiling() else _sums
+    return impl(values, tokens, codebook_size)
 
 
 def token_counts(tokens: Tensor, codebook_size: int) -> Tensor:
     """How many tokens (N,) fell on each code: (K,) int64, of FEW_CODES at most."""
-    body = _counts_operator if torch.compiler.is_compiling() else _counts
-    return body(tokens, codebook_size)
+    impl = _counts_operator if torch.compiler.is_compiling() else _counts
+    return impl(tokens, codebook_size)
 
 
 def statistics(latents: Tensor, codes: Tensor, valid: Tensor | None, scale: float, top_k: int) -> Triple:
@@ -95,7 +95,7 @@ def arc_loss(
 # ---- search ------------------------------------------------------------------------------------------------------------
 
 
-@_there
+@_on_device
 def _assign(queries: Tensor, keys: Tensor, bias: Tensor | None) -> Tensor:
     from arcvq.functional import search_kernels
 
@@ -113,14 +113,14 @@ def _(queries: Tensor, keys: Tensor, bias: Tensor | None) -> Tensor:
 # ---- sums and counts by code -------------------------------------------------------------------------------------------
 
 
-@_there
+@_on_device
 def _sums(values: Tensor, tokens: Tensor, codebook_size: int) -> Tensor:
     from arcvq.functional import sum_kernels
 
     return sum_kernels.token_sums(values, tokens, codebook_size)
 
 
-@_there
+@_on_device
 def _counts(tokens: Tensor, codebook_size: int) -> Tensor:
     from arcvq.functional import sum_kernels
 
@@ -144,7 +144,7 @@ def _(tokens: Tensor, codebook_size: int) -> Tensor:
 # ---- the whole loss ------------------------------------------------------------------------------------------------------
 
 
-@_there
+@_on_device
 def _forward(
     latents: Tensor,
     codes: Tensor,
@@ -168,7 +168,7 @@ def _forward(
     return losses.mean(), tokens, negatives, tops, top_pulls, pushes, z.halves, z.inverse, c.halves
 
 
-@_there
+@_on_device
 def _backward(
     grad: Tensor | None,
     latents: Tensor,
@@ -280,7 +280,7 @@ _loss_operator.register_autograd(_loss_gradient, setup_context=_loss_setup)
 
 
 @torch.library.custom_op("arcvq::fused_statistics", mutates_args=())
-@_there
+@_on_device
 def _statistics_operator(latents: Tensor, codes: Tensor, valid: Tensor | None, scale: float, top_k: int) -> Triple:
     from arcvq.functional import arc_kernels, row_kernels
 
@@ -295,7 +295,7 @@ def _(latents: Tensor, codes: Tensor, valid: Tensor | None, scale: float, top_k:
 
 
 @torch.library.custom_op("arcvq::fused_statistics_backward", mutates_args=())
-@_there
+@_on_device
 def _statistics_backward_operator(
     latents: Tensor,
     codes: Tensor,
@@ -339,7 +339,7 @@ _statistics_operator.register_autograd(_statistics_gradient, setup_context=_stat
 
 
 @torch.library.custom_op("arcvq::fused_finish", mutates_args=())
-@_there
+@_on_device
 def _finish_operator(
     top_cosines: Tensor,
     top_tokens: Tensor,

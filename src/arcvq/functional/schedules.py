@@ -105,13 +105,13 @@ NAMED_RUNS = {
 }
 
 
-def rate_like(run: str, which: Literal["growth", "decay"], total_steps: int | None) -> float:
+def rate_to_match(run: str, which: Literal["growth", "decay"], total_steps: int | None) -> float:
     """The rate that brings a run of `total_steps` to the same final M(T) or γ(T) as the named run's own rate and length did."""
     if run not in NAMED_RUNS:
         raise ArcvqError(f"unknown run {run!r} for a schedule to follow: expected one of {', '.join(NAMED_RUNS)}")
     named = NAMED_RUNS[run]
     rate: float = getattr(named, which)
-    return rate * named.steps / _planned(total_steps, f"like: {run}")
+    return rate * named.steps / _planned(total_steps, f"match_run: {run}")
 
 
 def _planned(total_steps: int | None, what: str) -> int:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from arcvq.functional.launches import cdiv, parts_of, power_of_two
 from arcvq.functional.row_kernels import load_rows
-from arcvq.functional.tilings import SUMS, Tiling, few_codes
+from arcvq.functional.tilings import SUMS, Tiling, use_one_hot
 
 # Programs, as many as a large GPU runs at once and no more, because each leaves sums to be added up; and
 # tokens to a program at most, because tensor cores cut off what a running sum has no room for.
@@ -145,7 +145,7 @@ def token_sums(
     if not values.numel():
         return torch.zeros(code_count, values.shape[1], dtype=torch.float32, device=values.device)
     values, tokens = values.contiguous(), tokens.contiguous()
-    if code_count > (few_codes(values.shape[1]) if few is None else few):
+    if code_count > (use_one_hot(values.shape[1]) if few is None else few):
         return _sums_in_order(values, tokens, code_count)
     (count, width), piece = values.shape, 64
     codes = min(tiling.rows, max(16, power_of_two(code_count)))

@@ -49,7 +49,7 @@ SUMS = Tiling(128, 32, 4, 3)
 FEW_CODES = 1024
 
 
-def few_codes(width: int) -> int:
+def use_one_hot(width: int) -> int:
     """Up to so many codes rows of this width are summed by comparing every token with every code, which costs in proportion to
     both; with more the tokens are sorted. Measured on an H200 at widths of 16, 64 and 256, with 30,720 to 65,536 tokens."""
     return 1024 if width <= 16 else 512 if width <= 64 else 256

@@ -17,8 +17,8 @@ from arcvq.metrics.evaluate import METRICS, Evaluation, evaluate, evaluate_under
 from arcvq.metrics.fid import FeatureStatistics, InceptionNetwork, fid_features, fid_network, frechet_distance
 from arcvq.metrics.image import l1, mse, psnr, ssim
 from arcvq.metrics.labels import METRIC_LABELS, MetricLabel, metric_label
+from arcvq.metrics.lpips import Lpips, lpips_network
 from arcvq.metrics.lpips import lpips as lpips_distance
-from arcvq.metrics.lpips import lpips_network
 from arcvq.metrics.networks import keep_networks
 from arcvq.metrics.protocols import EXACT, PAPER, PROTOCOLS, Protocol, protocol
 from arcvq.metrics.weights import MissingWeights
@@ -32,6 +32,7 @@ __all__ = [
     "Evaluation",
     "FeatureStatistics",
     "InceptionNetwork",
+    "Lpips",
     "MetricLabel",
     "MissingWeights",
     "Neighbours",

@@ -7,28 +7,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from arcvq.data import Images, batches, to_uint8, to_unit
-from arcvq.errors import ArcvqError, Diverged
-from arcvq.metrics import codebook as codebook_metrics
-from arcvq.metrics.eight_bit import jpeg_ahead, original_pixels, tile_to_rgb
-from arcvq.metrics.fid import FeatureStatistics, fid_features, fid_network, frechet_distance
-from arcvq.metrics.image import WINDOW, l1, mse, psnr, ssim
-from arcvq.metrics.lpips import TRUNKS, lpips, lpips_network
-from arcvq.metrics.networks import keep_networks, kept
-from arcvq.metrics.originals import originals_file, read_originals, write_originals
+from arcvq.data import Images, batches, to_unit
+from arcvq.errors import ArcvqError
+from arcvq.metrics.networks import keep_networks
+from arcvq.metrics.paired import PAIRED_METRICS, Comparison, check_reconstruction
 from arcvq.metrics.protocols import Protocol
 from arcvq.metrics.protocols import protocol as protocol_named
-from arcvq.metrics.weights import MissingWeights
+from arcvq.metrics.tokens import CODEBOOK_METRICS, TokenCounts, code_geometry
 
 Reconstruct = Callable[[Tensor], tuple[Tensor, Tensor | None]]
 
-IMAGE_METRICS = ("l1", "mse", "psnr", "ssim", "lpips", "rfid")
-TOKEN_METRICS = ("usage", "perplexity", "tokens_per_image", "tokens_per_code", "bits_per_image", "coverage")
 # `coverage` and `geometry` stand for several numbers each.
-METRICS = (*IMAGE_METRICS, *TOKEN_METRICS, "geometry")
-NEEDS_CODEBOOK_SIZE = ("usage", "tokens_per_code", "bits_per_image")
+METRICS = (*PAIRED_METRICS, *CODEBOOK_METRICS)
 
 
 @dataclass(frozen=True)
@@ -167,170 +159,6 @@ def same_draws(device: torch.device) -> Iterator[None]:
         yield
 
 
-class Comparison:
-    """Originals against reconstructions: sums of per-image numbers, and FID's statistics of both sides."""
-
-    def __init__(
-        self,
-        protocol: Protocol,
-        images: Images,
-        wanted: set[str],
-        device: torch.device,
-        download: bool,
-        batch_size: int,
-    ) -> None:
-        self.protocol = protocol
-        self.missing: dict[str, str] = {}
-        self.lpips_network: nn.Module | None = None
-        self.fid_network: nn.Module | None = None
-        self.wanted = {name for name in IMAGE_METRICS if name in wanted}
-
-        # Leave out, with the reason, what cannot be measured here.
-        side = min(images.height, images.width)
-        smallest = TRUNKS[protocol.lpips_network].smallest
-        if side < WINDOW:
-            self.leave_out("ssim", f"SSIM needs images of at least {WINDOW} pixels a side; these have {side}")
-        if side < smallest:
-            self.leave_out(
-                "lpips",
-                f"LPIPS with {protocol.lpips_network} needs at least {smallest} pixels a side; these have {side}",
-            )
-        if len(images) < 2:
-            self.leave_out("rfid", f"FID needs at least 2 images; the set has {len(images)}")
-        if "lpips" in self.wanted:
-            name = protocol.lpips_network
-            try:
-                self.lpips_network = kept(
-                    ("lpips", name, str(device)), lambda: lpips_network(name, device=device, download=download)
-                )
-            except MissingWeights as error:
-                self.leave_out("lpips", str(error))
-        if "rfid" in self.wanted:
-            try:
-                self.fid_network = kept(("fid", str(device)), lambda: fid_network(device=device, download=download))
-                self.file = originals_file(images, protocol, self.fid_network, device, batch_size)
-                self.known = read_originals(self.file, device)
-                self.originals, self.copies = self.known or FeatureStatistics(), FeatureStatistics()
-            except MissingWeights as error:
-                self.leave_out("rfid", str(error))
-        self.sums = {
-            name: torch.zeros((), dtype=torch.float64, device=device) for name in sorted(self.wanted - {"rfid"})
-        }
-
-    def leave_out(self, name: str, reason: str) -> None:
-        if name in self.wanted:
-            self.wanted.discard(name)
-            self.missing[name] = reason
-
-    def begin(self, pixels: Tensor, reconstruction: Tensor) -> Callable[[], None]:
-        """Both sides as 8-bit images; what is returned compares them."""
-        if not self.wanted:
-            return lambda: None
-        protocol = self.protocol
-        originals = original_pixels(pixels, protocol.rounding)
-        copies = to_uint8(reconstruction, protocol.rounding)
-        if protocol.jpeg_quality is None:
-            return lambda: self.compare(originals, copies)
-        sides = [jpeg_ahead(tile_to_rgb(side), protocol.jpeg_quality) for side in (originals, copies)]
-        return lambda: self.compare(*(side() for side in sides))
-
-    def compare(self, originals: Tensor, copies: Tensor) -> None:
-        protocol = self.protocol
-        x, y = originals.float() / 255.0, copies.float() / 255.0
-        per_image: dict[str, Callable[[], Tensor]] = {
-            "l1": lambda: l1(x, y),
-            "mse": lambda: mse(x, y),
-            "psnr": lambda: psnr(x, y),
-            "ssim": lambda: ssim(x, y, protocol.ssim_window),
-        }
-        if self.lpips_network is not None:
-            network = self.lpips_network
-            per_image["lpips"] = lambda: lpips(x, y, network)
-        for name, total in self.sums.items():
-            total += per_image[name]().double().sum()
-        if self.fid_network is not None:
-            if self.known is None:
-                self.originals.update(self.features(originals, self.fid_network))
-            self.copies.update(self.features(copies, self.fid_network))
-
-    def features(self, images: Tensor, network: nn.Module) -> Tensor:
-        how = self.protocol
-        return fid_features(images, network, resize=how.fid_resize, interpolation=how.fid_interpolation)
-
-    def results(self, count: int) -> tuple[dict[str, float], dict[str, str]]:
-        """Means over the images, in the order of IMAGE_METRICS."""
-        measured = {name: float(self.sums[name]) / count for name in IMAGE_METRICS if name in self.sums}
-        if self.fid_network is not None:
-            measured["rfid"] = frechet_distance(self.originals, self.copies)
-            if self.known is None:
-                write_originals(self.file, self.originals)
-        return measured, self.missing
-
-
-class TokenCounts:
-    """How often each code was chosen. Without a known codebook size the counts reach to the largest token seen."""
-
-    def __init__(self, codebook_size: int | None, device: torch.device) -> None:
-        self.codebook_size = codebook_size
-        self.device = device
-        self.counts: Tensor | None = None
-
-    def update(self, tokens: Tensor) -> None:
-        if tokens.dtype not in (torch.int64, torch.int32, torch.int16, torch.uint8):
-            raise ArcvqError(f"tokens are whole numbers, but reconstruct returned {tokens.dtype}")
-        flat = tokens.flatten().to(self.device, torch.int64)
-        if len(flat) == 0:
-            return
-        smallest, largest = (int(value) for value in torch.aminmax(flat))
-        if smallest < -1 or (self.codebook_size is not None and largest >= self.codebook_size):
-            limit = "" if self.codebook_size is None else f" to {self.codebook_size - 1}"
-            raise ArcvqError(f"tokens must lie in 0{limit}, or be -1 for padding, but go from {smallest} to {largest}")
-        length = self.codebook_size or max(largest + 1, 1, 0 if self.counts is None else len(self.counts))
-        new = torch.bincount(flat[flat >= 0], minlength=length)
-        if self.counts is not None:
-            new[: len(self.counts)] += self.counts
-        self.counts = new
-
-    def results(self, wanted: set[str], images: int) -> tuple[dict[str, float], dict[str, str]]:
-        names = [name for name in TOKEN_METRICS if name in wanted]
-        if self.counts is None or int(self.counts.sum()) == 0:
-            return {}, dict.fromkeys(names, "not applicable: the model gave no tokens")
-        measured: dict[str, float] = {}
-        missing: dict[str, str] = {}
-        tokens = int(self.counts.sum())
-        for name in names:
-            if name in NEEDS_CODEBOOK_SIZE and self.codebook_size is None:
-                missing[name] = "the codebook's size is not known; pass codebook or codebook_size"
-            elif name == "usage":
-                measured[name] = codebook_metrics.usage(self.counts)
-            elif name == "perplexity":
-                measured[name] = codebook_metrics.perplexity(self.counts)
-            elif name == "tokens_per_image":
-                measured[name] = tokens / images
-            elif name == "tokens_per_code":
-                measured[name] = tokens / len(self.counts)
-            elif name == "bits_per_image":
-                measured[name] = codebook_metrics.bits_per_image(tokens / images, len(self.counts))
-            elif name == "coverage":
-                covered = codebook_metrics.coverage(self.counts)
-                measured.update({f"coverage_{percent}": float(codes) for percent, codes in covered.items()})
-        return measured, missing
-
-
-def code_geometry(
-    wanted: set[str], codebook: Tensor | None, counts: Tensor | None
-) -> tuple[dict[str, float], dict[str, str]]:
-    if "geometry" not in wanted:
-        return {}, {}
-    if codebook is None:
-        return {}, {"geometry": "not applicable: the model has no codebook of vectors"}
-    measured = codebook_metrics.geometry(codebook)
-    if counts is not None and len(counts) == len(codebook) and bool((counts > 0).any()):
-        lengths = codebook.detach().double().norm(dim=1)
-        measured["norm_mean_used"] = float(lengths[(counts > 0).to(lengths.device)].mean())
-    return measured, {}
-
-
 def check_metrics(metrics: Sequence[str] | None) -> set[str]:
     if metrics is None:
         return set(METRICS)
@@ -338,12 +166,3 @@ def check_metrics(metrics: Sequence[str] | None) -> set[str]:
     if unknown:
         raise ArcvqError(f"unknown metric {unknown[0]!r}; choose from {', '.join(METRICS)}")
     return set(metrics)
-
-
-def check_reconstruction(reconstruction: Tensor, pixels: Tensor) -> None:
-    if reconstruction.shape != pixels.shape:
-        raise ArcvqError(
-            f"the reconstruction has shape {tuple(reconstruction.shape)}, but the images have {tuple(pixels.shape)}"
-        )
-    if not bool(reconstruction.isfinite().all()):
-        raise Diverged("the reconstruction has values that are not finite; the model has diverged or is damaged")

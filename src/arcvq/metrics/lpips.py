@@ -65,19 +65,25 @@ class Lpips(nn.Module):
         stages = []
         for start, end in pairwise((0, *TRUNKS[self.name].ends)):
             hidden = self.net[start:end](hidden)
-            stages.append(hidden / (hidden.square().sum(dim=1, keepdim=True).sqrt() + 1e-10))
+            # Float32 under autocast. The gradient of a norm of 0 is 0 here, where that of a square root would be infinite.
+            full = hidden.float() if hidden.dtype != torch.float64 else hidden
+            stages.append(full / (torch.linalg.vector_norm(full, dim=1, keepdim=True) + 1e-10))
         return stages
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         """(B, 3, H, W) in [0, 1], twice → (B,)."""
-        distances = [
-            nn.functional.conv2d((a - b).square(), head).mean(dim=(1, 2, 3))
-            for a, b, head in zip(self.features(x), self.features(y), self.heads)
-        ]
-        return torch.stack(distances).sum(dim=0)
+        return self.distance(self.features(x), self.features(y))
+
+    def distance(self, x: list[Tensor], y: list[Tensor]) -> Tensor:
+        """Features of two batches → (B,)."""
+        with torch.autocast(x[0].device.type, enabled=False):
+            distances = [
+                nn.functional.conv2d((a - b).square(), head).mean(dim=(1, 2, 3)) for a, b, head in zip(x, y, self.heads)
+            ]
+            return torch.stack(distances).sum(dim=0)
 
 
-def lpips_network(name: LpipsName = "vgg", *, device: torch.device | str = "cpu", download: bool = False) -> nn.Module:
+def lpips_network(name: LpipsName = "vgg", *, device: torch.device | str = "cpu", download: bool = False) -> Lpips:
     """The frozen network of LPIPS. Raises MissingWeights when its trunk is not on this machine."""
     if name not in TRUNKS:
         raise ArcvqError(f"unknown LPIPS network {name!r}; use one of {', '.join(TRUNKS)}")
@@ -112,16 +118,19 @@ def untrained_network(name: LpipsName) -> Lpips:
     return Lpips(name, net.to_empty(device="cpu"), [heads[f"lin{i}.model.1.weight"] for i in range(len(trunk.ends))])
 
 
+def check_size(name: str, images: Tensor) -> None:
+    smallest = TRUNKS[name].smallest
+    if min(images.shape[-2:]) < smallest:
+        raise ArcvqError(
+            f"LPIPS with {name} needs images of at least {smallest} pixels a side, but these are "
+            f"{images.shape[-1]}x{images.shape[-2]}"
+        )
+
+
 def lpips(x: Tensor, y: Tensor, network: nn.Module) -> Tensor:
     """(B,) distances between (B, C, H, W) floats in [0, 1]; greyscale is tiled to RGB."""
     check_pair(x, y)
-    name = str(network.name)
-    smallest = TRUNKS[name].smallest
-    if min(x.shape[-2:]) < smallest:
-        raise ArcvqError(
-            f"LPIPS with {name} needs images of at least {smallest} pixels a side, but these are "
-            f"{x.shape[-1]}x{x.shape[-2]}"
-        )
+    check_size(str(network.name), x)
     per_chunk = max(1, PIXELS_AT_ONCE // (x.shape[-2] * x.shape[-1]))
     distances = []
     with torch.no_grad(), full_precision(x.device):

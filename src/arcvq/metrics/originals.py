@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from contextlib import suppress
 from pathlib import Path
 from weakref import WeakKeyDictionary
@@ -17,18 +16,10 @@ from arcvq.data import Images, InMemoryImages
 from arcvq.errors import ArcvqError
 from arcvq.metrics.fid import FeatureStatistics, images_at_once
 from arcvq.metrics.protocols import Protocol
-from arcvq.storage import read_tensors, write_tensors
+from arcvq.storage import cache_folder, read_tensors, write_tensors
 
 NAMES = ("count", "total", "products", "root")
 _identities: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
-
-
-def cache_folder() -> Path | None:
-    """What can be computed again is kept here: ARCVQ_CACHE, or a folder in the home folder; None for who has no home."""
-    try:
-        return Path(os.environ.get("ARCVQ_CACHE") or Path.home() / ".cache" / "arcvq")
-    except RuntimeError:
-        return None
 
 
 def originals_file(

@@ -1,5 +1,9 @@
 """Objectives: what a tokenizer is trained on, beside its quantizer's own losses."""
 
-from arcvq.objectives.reconstruction import LikelihoodConfig, Reconstruction, ReconstructionConfig
+from arcvq.objectives.perceptual import PerceptualLoss
+from arcvq.objectives.reconstruction import Reconstruction, ReconstructionConfig
+from arcvq.registry import Registry
 
-__all__ = ["LikelihoodConfig", "Reconstruction", "ReconstructionConfig"]
+OBJECTIVES: Registry[Reconstruction] = Registry("objective", {"reconstruction": Reconstruction})
+
+__all__ = ["OBJECTIVES", "PerceptualLoss", "Reconstruction", "ReconstructionConfig"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,23 +25,22 @@ class ReconstructionConfig:
     normalise: Literal["variance", "variance01", "none"] = "variance"
 
 
-@dataclass(kw_only=True)
-class LikelihoodConfig(ReconstructionConfig):
-    """For systems whose other losses are shares of an ELBO per element."""
-
-    reconstruction: Literal["mse", "l1", "likelihood"] = "likelihood"
-
-
 class Reconstruction:
-    """`Reconstruction(config, variance)(reconstruction, images)` → a scalar, over the global batch."""
+    """`Reconstruction(pixel_variance, config=config)(reconstruction, images)` → a scalar, over the global batch.
 
-    def __init__(self, config: ReconstructionConfig, pixel_variance: float) -> None:
-        if config.normalise != "none" and not pixel_variance > 0:
+    `pixel_variance()` costs a pass over the training images, and is called only if it is needed.
+    """
+
+    Config = ReconstructionConfig
+
+    def __init__(self, pixel_variance: Callable[[], float], *, config: ReconstructionConfig) -> None:
+        variance = 1.0 if config.normalise == "none" else pixel_variance()
+        if not variance > 0:
             raise ArcvqError(
                 "the training images are all of one colour: their variance is 0; set objective.normalise to none"
             )
         self.config = config
-        self.divisor = {"variance": pixel_variance, "variance01": pixel_variance / 4, "none": 1.0}[config.normalise]
+        self.divisor = variance / 4 if config.normalise == "variance01" else variance
 
     def __call__(self, reconstruction: Tensor, images: Tensor) -> Tensor:
         difference = reconstruction.float() - images.float()

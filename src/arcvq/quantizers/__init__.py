@@ -10,8 +10,8 @@ from arcvq.quantizers.fsq import FSQ, FSQConfig
 from arcvq.quantizers.gaussian import Gaussian
 from arcvq.quantizers.hvq import HVQ, HVQConfig, Revival
 from arcvq.quantizers.lfq import LFQ, LFQConfig
-from arcvq.quantizers.quantized import Quantized, Record
-from arcvq.quantizers.registry import QUANTIZERS, build_quantizer, quantizer_class, quantizer_name
+from arcvq.quantizers.quantized import Quantized, UpdateInputs
+from arcvq.quantizers.registry import QUANTIZERS
 from arcvq.quantizers.restart import Restart
 from arcvq.quantizers.samp import Arc, Ball, Samp
 from arcvq.quantizers.simvq import SimVQ, SimVQConfig
@@ -45,7 +45,6 @@ __all__ = [
     "Quantized",
     "Quantizer",
     "QuantizerConfig",
-    "Record",
     "Restart",
     "Revival",
     "SQConfig",
@@ -53,10 +52,8 @@ __all__ = [
     "SimVQ",
     "SimVQConfig",
     "Temperature",
+    "UpdateInputs",
     "VQConfig",
     "VonMisesFisher",
     "VonMisesFisherConfig",
-    "build_quantizer",
-    "quantizer_class",
-    "quantizer_name",
 ]

@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from arcvq.functional import Metric
+from arcvq.quantizers.init import Init
 from arcvq.quantizers.samp import Arc, Ball
-from arcvq.quantizers.start import Start
 from arcvq.quantizers.vq import VQ, VQConfig
 
 
 @dataclass(kw_only=True)
 class ArcVQConfig(VQConfig):
-    """VQ's options with the four parts of SAMP switched on: cosine selection, unit-sphere start, ball bound, ArcLoss."""
+    """VQ's options with the four parts of SAMP switched on: cosine selection, unit-sphere init, ball bound, ArcLoss."""
 
     metric: Metric = "cosine"
-    start: Start = "unit-sphere"
+    init: Init = "unit-sphere"
     ball: Ball | None = field(default_factory=Ball)
     arc: Arc | None = field(default_factory=Arc)
 

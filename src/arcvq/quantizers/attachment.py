@@ -16,7 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.hooks import RemovableHandle
 
 from arcvq.errors import ArcvqError
-from arcvq.quantizers.quantized import Quantized, Record
+from arcvq.quantizers.quantized import Quantized, UpdateInputs
 
 if TYPE_CHECKING:
     from arcvq.quantizers.base import Quantizer
@@ -56,7 +56,7 @@ class UpdateReminder:
 
 
 class Attachment:
-    """Notes an output when its gradient arrives, and runs the upkeep when the optimizer has stepped.
+    """Notes an output when its gradient arrives, and updates the quantizer when the optimizer has stepped.
 
     An output whose gradient never comes (evaluation, the first pass of activation checkpointing, a discriminator's pass on
     detached images) is never noted. A step that a GradScaler skipped leaves nothing behind.
@@ -66,7 +66,7 @@ class Attachment:
         """Without an optimizer: whichever steps and holds the quantizer's parameters."""
         self.quantizer = quantizer
         self.optimizer = None if optimizer is None else _innermost(optimizer)
-        self.noted: list[Record] = []
+        self.noted: list[UpdateInputs] = []
         self._handle: RemovableHandle | None = None
         if self.optimizer is None:
             _register_global_hook()
@@ -88,7 +88,7 @@ class Attachment:
         if self.noted and not in_backward and self._gradients_were_dropped():
             self.noted.clear()
         # The hooks must not hold the output: a tensor whose hook holds that tensor is never freed, nor is its graph.
-        record = output.record
+        record = output.update_inputs
 
         def note(_: Tensor) -> None:
             if not any(noted is record for noted in self.noted):
@@ -120,11 +120,11 @@ class Attachment:
         return not own or any(id(p) in own for group in optimizer.param_groups for p in group["params"])
 
     def _stepped(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        records, self.noted = self.noted, []
+        inputs, self.noted = self.noted, []
         # A fused optimizer steps even when the GradScaler found an overflow, and discards the step inside.
         overflow = getattr(optimizer, "found_inf", None)
-        if records and not (overflow is not None and bool(overflow)):
-            self.quantizer.keep_up(records)
+        if inputs and not (overflow is not None and bool(overflow)):
+            self.quantizer.update(inputs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> None:
         """A copied quantizer is attached to nothing."""

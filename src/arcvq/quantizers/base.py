@@ -1,4 +1,4 @@
-"""The contract every quantizer keeps: shapes, purity, time, and when upkeep happens."""
+"""The contract every quantizer keeps: shapes, purity, time, and when it is updated."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from arcvq.config import nearest, parse
 from arcvq.errors import ArcvqError, Diverged
 from arcvq.functional import perplexity, token_counts
 from arcvq.quantizers.attachment import Attachment, UpdateReminder
-from arcvq.quantizers.quantized import Quantized, Record
+from arcvq.quantizers.quantized import Quantized, UpdateInputs
 
 Config = TypeVar("Config")
 
@@ -61,7 +61,7 @@ class Quantizer(nn.Module):
     """
 
     Config: ClassVar[type[QuantizerConfig]] = QuantizerConfig
-    capturable: ClassVar[bool] = True  # False: forward or upkeep reads the host, so no CUDA graph can hold a step
+    capturable: ClassVar[bool] = True  # False: forward or update reads the host, so no CUDA graph can hold a step
 
     codebook: Tensor | None  # (K, code_dim); None where there are no codes, and then no tokens
     step: Tensor
@@ -74,12 +74,17 @@ class Quantizer(nn.Module):
         dim = inspect.Parameter("dim", kind, annotation="int")
         cls.__signature__ = inspect.Signature([dim, size.replace(kind=kind), *rest])  # type: ignore[attr-defined]
 
-    def __init__(self, dim: int, codebook_size: int = 512, **options: Any) -> None:
+    def __init__(
+        self, dim: int, codebook_size: int = 512, *, config: QuantizerConfig | None = None, **options: Any
+    ) -> None:
+        """Options by name, or all of them as one `config`."""
         super().__init__()
         if not hasattr(dim, "__index__") or dim < 1:
             raise ArcvqError(f"dim must be a whole number of at least 1, got {dim!r}")
         self.dim = dim
-        self.config = options_of(self.Config, {"codebook_size": codebook_size, **options})
+        if config is not None and (options or not isinstance(config, self.Config)):
+            raise ArcvqError(f"{type(self).__name__} takes options by name or one {self.Config.__name__}, not both")
+        self.config = config or options_of(self.Config, {"codebook_size": codebook_size, **options})
         heads = self.config.heads
         if self.config.code_dim is None and dim % heads:
             raise ArcvqError(
@@ -106,12 +111,12 @@ class Quantizer(nn.Module):
         """tokens (...) in 0 … K−1 → codes (..., code_dim)."""
         return nn.functional.embedding(tokens, self.require_codebook())
 
-    starts_from_latents = False  # whether `start_from_` is to be called, once, before training
+    inits_from_latents = False  # whether `init_from_latents_` is to be called, once, before training
 
-    def start_from_(self, latents: Tensor, seed: int = 0) -> None:
+    def init_from_latents_(self, latents: Tensor, seed: int = 0) -> None:
         """Begin where these latents (in the layer's layout) are, those of the untrained encoder."""
 
-    def upkeep(self, records: Sequence[Record]) -> None:
+    def _update(self, inputs: Sequence[UpdateInputs]) -> None:
         """What one optimizer step changes. Subclasses do theirs and call this first: it advances the time."""
         with torch.no_grad():
             self.step.add_(1)
@@ -119,7 +124,7 @@ class Quantizer(nn.Module):
     @property
     def needs_updates(self) -> bool:
         """Whether `after_step` does more than count the steps."""
-        return type(self).upkeep is not Quantizer.upkeep
+        return type(self)._update is not Quantizer._update
 
     # ---- the contract ---------------------------------------------------------------------------------------------------
 
@@ -155,7 +160,7 @@ class Quantizer(nn.Module):
             loss=_total(losses, flat),
             losses=losses,
             stats=stats,
-            record=Record(latents=flat.detach(), tokens=tokens, valid=valid),
+            update_inputs=UpdateInputs(latents=flat.detach(), tokens=tokens, valid=valid),
         )
         if self.training and torch.is_grad_enabled():
             if self._attachment is not None:
@@ -207,7 +212,7 @@ class Quantizer(nn.Module):
         """Call once after each optimizer step, with the outputs of all forward passes that the step learnt from."""
         if self._attachment is not None:
             raise ArcvqError(
-                "this quantizer is attached to an optimizer, which does the upkeep: do not call after_step as well"
+                "this quantizer is attached to an optimizer, which updates it: do not call after_step as well"
             )
         if not outputs:
             raise ArcvqError("after_step needs the outputs of this step's forward passes, e.g. after_step(output)")
@@ -216,18 +221,18 @@ class Quantizer(nn.Module):
                 raise ArcvqError(
                     f"after_step takes what the quantizer returned, a Quantized, not a {type(output).__name__}"
                 )
-        self.keep_up([output.record for output in outputs])
+        self.update([output.update_inputs for output in outputs])
 
-    def keep_up(self, records: Sequence[Record]) -> None:
-        """The upkeep of one optimizer step; of frozen codes nothing but their time."""
+    def update(self, inputs: Sequence[UpdateInputs]) -> None:
+        """What follows one optimizer step. Frozen: only `step` is incremented."""
         self._reminder.reset()
         if self.frozen:
-            Quantizer.upkeep(self, records)
+            Quantizer._update(self, inputs)
         else:
-            self.upkeep(records)
+            self._update(inputs)
 
     def attach(self, optimizer: Optimizer | None) -> Attachment:
-        """Let an eager loop's optimizer do the upkeep after each of its steps. `remove_attachment()` ends it.
+        """Let an eager loop's optimizer update this quantizer after each of its steps. `remove_attachment()` ends it.
 
         None: whichever optimizer steps and holds this quantizer's parameters.
         """
@@ -252,12 +257,17 @@ class Quantizer(nn.Module):
         return self.codebook
 
     @property
+    def tokens_per_position(self) -> int:
+        """0 where there are no tokens."""
+        return 0 if self.codebook is None else self.config.heads
+
+    @property
     def synchronizes(self) -> bool:
         """Training sees the global batch; evaluation never waits for another process."""
         return self.training and distributed.world_size() > 1
 
     def global_counts(self, tokens: Tensor) -> Tensor:
-        """(K,) how often each code was taken, over all processes in training."""
+        """(K,) how often each code was chosen, over all processes in training."""
         counts = token_counts(tokens, self.config.codebook_size)
         return distributed.sum_over_processes(counts) if self.synchronizes else counts
 
@@ -265,8 +275,8 @@ class Quantizer(nn.Module):
         """What makes a mean over this process's tokens a part of the mean over everyone's. Waits for them: only when it synchronizes."""
         return distributed.shard_weight(self.token_count(latents, valid))
 
-    def code_counts(self, step: Record) -> Tensor:
-        """(K,): how many tokens fell on each code, over all processes whatever the mode. For upkeep, which belongs to training even
+    def code_counts(self, step: UpdateInputs) -> Tensor:
+        """(K,): how many tokens fell on each code, over all processes whatever the mode. For updates, which belong to training even
         when it is called after an eval()."""
         assert step.tokens is not None
         return distributed.sum_over_processes(token_counts(step.tokens, self.config.codebook_size))

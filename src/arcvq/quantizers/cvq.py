@@ -12,7 +12,7 @@ from arcvq import distributed
 from arcvq.errors import ArcvqError
 from arcvq.functional import Metric, anchor_rate, contrastive_loss, gumbel, nearest_latents
 from arcvq.quantizers.base import check_weights
-from arcvq.quantizers.quantized import Record
+from arcvq.quantizers.quantized import UpdateInputs
 from arcvq.quantizers.restart import random_latents
 from arcvq.quantizers.vq import VQ, VQConfig
 
@@ -83,7 +83,7 @@ class CVQ(VQ):
             losses["contrastive"] = contrastive.weight * loss
         return losses
 
-    def move_(self, step: Record, counts: Tensor) -> None:
+    def move_(self, step: UpdateInputs, counts: Tensor) -> None:
         total = counts.sum()
         now = torch.where(total > 0, counts.to(self.usage.dtype) / total.clamp(min=1), self.usage)
         self.usage.lerp_(now, 1 - self.config.decay)
@@ -94,7 +94,7 @@ class CVQ(VQ):
             self._anchors(step, total).to(self.codebook.dtype), rate.unsqueeze(1).to(self.codebook.dtype)
         )
 
-    def _anchors(self, step: Record, total: Tensor) -> Tensor:
+    def _anchors(self, step: UpdateInputs, total: Tensor) -> Tensor:
         """(K, D), the same on all processes."""
         config = self.config
         if config.anchor == "random":

@@ -11,7 +11,7 @@ from torch import Tensor
 from arcvq import distributed
 from arcvq.errors import ArcvqError
 from arcvq.functional import ema_update_, token_sums
-from arcvq.quantizers.quantized import Record
+from arcvq.quantizers.quantized import UpdateInputs
 from arcvq.quantizers.restart import Restart
 from arcvq.quantizers.vq import VQ, VQConfig
 
@@ -22,13 +22,13 @@ class EMAVQConfig(VQConfig):
 
     decay        d of the running counts and sums
     epsilon      of the Laplace smoothing of the counts
-    start_count  how many tokens the start of a code counts for; with 0 its first tokens take it all the way
+    init_count  how many tokens the start of a code counts for; with 0 its first tokens take it all the way
     """
 
     codebook_weight: float = 0.0
     decay: float = 0.99
     epsilon: float = 1e-5
-    start_count: float = 1.0
+    init_count: float = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -36,9 +36,9 @@ class EMAVQConfig(VQConfig):
             raise ArcvqError("codes that are running means have no codebook term: leave out codebook_weight and legacy")
         if self.arc is not None and not self.arc.stop_gradient:
             raise ArcvqError("codes that are running means take no gradient: arc.stop_gradient must stay true")
-        if not (0 <= self.decay < 1 and self.epsilon >= 0 and self.start_count >= 0):
+        if not (0 <= self.decay < 1 and self.epsilon >= 0 and self.init_count >= 0):
             raise ArcvqError(
-                f"expected 0 <= decay < 1, epsilon >= 0 and start_count >= 0, got {self.decay}, {self.epsilon} and {self.start_count}"
+                f"expected 0 <= decay < 1, epsilon >= 0 and init_count >= 0, got {self.decay}, {self.epsilon} and {self.init_count}"
             )
 
 
@@ -57,16 +57,16 @@ class EMAVQ(VQ):
 
     def __init__(self, dim: int, codebook_size: int = 512, **options: Any) -> None:
         super().__init__(dim, codebook_size, **options)
-        self.register_buffer("counts", torch.full((self.config.codebook_size,), self.config.start_count))
-        self.register_buffer("sums", self.codebook * self.config.start_count)
+        self.register_buffer("counts", torch.full((self.config.codebook_size,), self.config.init_count))
+        self.register_buffer("sums", self.codebook * self.config.init_count)
 
     def make_codebook(self) -> None:
-        self.register_buffer("codebook", self.starting_codes())
+        self.register_buffer("codebook", self.initial_codes())
 
     def code_losses(self, latents: Tensor, codes: Tensor, codebook: Tensor, valid: Tensor | None) -> dict[str, Tensor]:
         return {"commitment": super().code_losses(latents, codes, codebook, valid)["commitment"]}
 
-    def move_(self, step: Record, counts: Tensor) -> None:
+    def move_(self, step: UpdateInputs, counts: Tensor) -> None:
         assert step.tokens is not None
         sums = distributed.sum_over_processes(token_sums(step.latents, step.tokens, self.config.codebook_size))
         ema_update_(self.codebook, self.counts, self.sums, counts, sums, self.config.decay, self.config.epsilon)
@@ -81,7 +81,7 @@ class EMAVQ(VQ):
         self.samp.bound_(self.codebook, self.step, self.sums)
 
     @torch.no_grad()
-    def kmeans_start_(self, latents: Tensor, iterations: int = 10, seed: int = 0) -> None:
-        super().kmeans_start_(latents, iterations, seed)
-        self.counts.fill_(self.config.start_count)
-        self.sums.copy_(self.codebook * self.config.start_count)
+    def kmeans_init_(self, latents: Tensor, iterations: int = 10, seed: int = 0) -> None:
+        super().kmeans_init_(latents, iterations, seed)
+        self.counts.fill_(self.config.init_count)
+        self.sums.copy_(self.codebook * self.config.init_count)

@@ -14,12 +14,12 @@ from arcvq.errors import ArcvqError
 from arcvq.functional import Schedule, distance_logits, divergence_from_uniform, gumbel, relaxed_one_hot
 from arcvq.functional.precision import matmul, without_autocast
 from arcvq.quantizers.base import Quantizer, QuantizerConfig, check_weights
-from arcvq.quantizers.quantized import Record
+from arcvq.quantizers.quantized import UpdateInputs
 
 
 @dataclass(frozen=True, kw_only=True)
 class Revival:
-    """Every so many steps the least-taken code, if it has less than `threshold` of the most-taken one's tokens, is put beside it.
+    """Every `every` steps the least used code, if it has less than `threshold` of the most used one's tokens, moves beside it.
 
     Beside: plus N(0, noise²). One code a time; the counts then begin anew.
     """
@@ -71,7 +71,7 @@ class HVQ(Quantizer):
     Config = HVQConfig
     config: HVQConfig
     codebook: Tensor
-    taken: Tensor
+    usage_counts: Tensor
 
     def __init__(self, dim: int, codebook_size: int = 512, **options: Any) -> None:
         super().__init__(dim, codebook_size, **options)
@@ -79,7 +79,7 @@ class HVQ(Quantizer):
         self.codebook = nn.Parameter(torch.randn(config.codebook_size, self.code_dim))
         self.set_length(config.total_steps)
         if config.revival:
-            self.register_buffer("taken", torch.zeros(config.codebook_size, dtype=torch.int64))
+            self.register_buffer("usage_counts", torch.zeros(config.codebook_size, dtype=torch.int64))
 
     def set_length(self, total_steps: int | None) -> None:
         """How many steps this quantizer is trained: its temperature falls over them."""
@@ -122,20 +122,23 @@ class HVQ(Quantizer):
     def _pick(self, logits: Tensor) -> Tensor:
         return (logits + gumbel(logits) if self.config.evaluation == "sample" else logits).argmax(dim=1)
 
-    def upkeep(self, records: Sequence[Record]) -> None:
-        super().upkeep(records)
+    def _update(self, inputs: Sequence[UpdateInputs]) -> None:
+        super()._update(inputs)
         if self.config.revival:
-            self._revive_(self.code_counts(Record.join(records)))
+            self._revive_(self.code_counts(UpdateInputs.join(inputs)))
 
     @torch.no_grad()
     def _revive_(self, counts: Tensor) -> None:
         revival = self.config.revival
         assert revival is not None
-        self.taken.add_(counts)
+        self.usage_counts.add_(counts)
         due = self.step % revival.every == 0
-        least, most = self.taken.argmin(dim=0, keepdim=True), self.taken.argmax(dim=0, keepdim=True)  # (1,)
-        dead = due & (self.taken[least] < revival.threshold * self.taken[most])
+        least, most = (
+            self.usage_counts.argmin(dim=0, keepdim=True),
+            self.usage_counts.argmax(dim=0, keepdim=True),
+        )  # (1,)
+        dead = due & (self.usage_counts[least] < revival.threshold * self.usage_counts[most])
         noise = distributed.from_first_process(torch.randn(1, self.code_dim, device=self.codebook.device))
         beside = self.codebook[most] + revival.noise * noise.to(self.codebook.dtype)
         self.codebook.index_copy_(0, least, torch.where(dead, beside, self.codebook[least]))
-        self.taken.mul_(~due)
+        self.usage_counts.mul_(~due)

@@ -68,13 +68,13 @@ class LFQ(Quantizer):
         self.levels = (2,) * self.code_dim
         corners = 2.0 * lattice_digits(self.levels) - 1
         self.register_buffer("codebook", corners, persistent=False)  # says nothing that codebook_size does not
-        self.starts_from_latents = self.config.balanced
+        self.inits_from_latents = self.config.balanced
         if self.config.balanced and not isinstance(self.project_in, nn.Linear):
             raise ArcvqError(
                 f"balanced sets the linear map to the bits, and there is none: dim is {dim}, as many as bits"
             )
 
-    def start_from_(self, latents: Tensor, seed: int = 0) -> None:
+    def init_from_latents_(self, latents: Tensor, seed: int = 0) -> None:
         self.balance_(latents)
 
     @torch.no_grad()

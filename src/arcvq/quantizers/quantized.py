@@ -11,27 +11,27 @@ from torch import Tensor
 
 
 @dataclass
-class Record:
-    """What upkeep needs of a forward pass: flattened, detached, at the codes' own width."""
+class UpdateInputs:
+    """What an update needs of a forward pass: flattened, detached, at the codes' own width."""
 
     latents: Tensor  # (N, code_dim)
     tokens: Tensor | None  # (N,) int64; −1 where the position is padding; None where there are no codes
     valid: Tensor | None  # (N,) bool, when a mask was given
 
     @staticmethod
-    def join(records: Sequence[Record]) -> Record:
+    def join(inputs: Sequence[UpdateInputs]) -> UpdateInputs:
         """The micro-batches of one step as one."""
-        if len(records) == 1:
-            return records[0]
+        if len(inputs) == 1:
+            return inputs[0]
         masks = [
             torch.ones(len(r.latents), dtype=torch.bool, device=r.latents.device) if r.valid is None else r.valid
-            for r in records
+            for r in inputs
         ]
-        tokens = [record.tokens for record in records if record.tokens is not None]
-        return Record(
-            latents=torch.cat([record.latents for record in records]),
+        tokens = [record.tokens for record in inputs if record.tokens is not None]
+        return UpdateInputs(
+            latents=torch.cat([record.latents for record in inputs]),
             tokens=torch.cat(tokens) if tokens else None,
-            valid=None if all(record.valid is None for record in records) else torch.cat(masks),
+            valid=None if all(record.valid is None for record in inputs) else torch.cat(masks),
         )
 
 
@@ -44,7 +44,7 @@ class Quantized:
     loss: Tensor  # the sum of `losses`, to be added to the reconstruction loss
     losses: dict[str, Tensor]  # each term by name, weighted
     stats: dict[str, Tensor]  # things to look at: perplexity, nonfinite, arc_weight, ball_radius, ...
-    record: Record  # for after_step
+    update_inputs: UpdateInputs  # for after_step
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.quantized, self.tokens, self.loss))
@@ -59,5 +59,5 @@ class Quantized:
         return replace(self, quantized=self.quantized.detach(), loss=self.loss.detach(), losses=losses, stats=stats)
 
 
-for _dataclass in (Record, Quantized):
+for _dataclass in (UpdateInputs, Quantized):
     torch.export.register_dataclass(_dataclass, serialized_type_name=f"arcvq.{_dataclass.__name__}")

@@ -31,21 +31,21 @@ class Restart:
 
 @torch.no_grad()
 def restart_(
-    codebook: Tensor, share: Tensor, counts: Tensor, latents: Tensor, valid: Tensor | None, restart: Restart
+    codebook: Tensor, usage_ema: Tensor, counts: Tensor, latents: Tensor, valid: Tensor | None, restart: Restart
 ) -> Tensor:
-    """Update the running share (K,) with this step's counts (K,), move the dead codes, and say which they were.
+    """Update the running usage (K,) with this step's counts (K,), move the dead codes, and say which they were.
 
     No host read. Counts are global, and all processes draw the same candidates, so all codebooks stay the same. A step without
-    tokens says nothing of any code: the shares stay, and those that were dead have been moved before.
+    tokens says nothing of any code: the usage stays, and those that were dead have been moved before.
     """
     total = counts.sum()
-    seen = share.lerp(counts.to(share.dtype) / total.clamp(min=1), 1 - restart.decay)
-    share.copy_(torch.where(total > 0, seen, share))
+    seen = usage_ema.lerp(counts.to(usage_ema.dtype) / total.clamp(min=1), 1 - restart.decay)
+    usage_ema.copy_(torch.where(total > 0, seen, usage_ema))
     codes = codebook.shape[0]
-    dead = share < restart.threshold / codes
+    dead = usage_ema < restart.threshold / codes
     candidates = random_latents(latents, valid, codes).to(codebook.dtype)  # (K, D)
     codebook.copy_(torch.where(dead.unsqueeze(1), candidates, codebook))
-    share.copy_(torch.where(dead, 1 / codes, share))
+    usage_ema.copy_(torch.where(dead, 1 / codes, usage_ema))
     return dead
 
 

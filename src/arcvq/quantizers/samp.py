@@ -22,7 +22,7 @@ from arcvq.functional import (
     assign_and_arc_loss,
     ball_bound_,
     perplexity,
-    rate_like,
+    rate_to_match,
 )
 from arcvq.functional.schedules import TimeUnit, adaptive
 
@@ -34,7 +34,7 @@ class Ball:
     schedule  exponential: start·exp(alpha·t); constant: start; linear, cosine: from start to end over the duration, then level;
               oscillating: start at t = 0, end half a duration later, and back
     time      `steps`, or `fraction`: t runs from 0 to 1 over total_steps (alpha and duration are in the same unit)
-    like      mnist, cifar10 or imagenet: alpha is derived so that the last M(T) equals that run's; overrules alpha and time
+    match_run mnist, cifar10 or imagenet: alpha is derived so that the last M(T) equals that run's; overrules alpha and time
     """
 
     schedule: Literal["exponential", "constant", "linear", "cosine", "oscillating"] = "exponential"
@@ -43,15 +43,15 @@ class Ball:
     end: float = 10.0
     duration: float | None = None
     time: TimeUnit = "steps"
-    like: str | None = None
+    match_run: str | None = None
 
     def curve(self, total_steps: int | None) -> Schedule:
         rate, time = self.alpha, self.time
         if rate < 0:
             raise ArcvqError(f"ball: alpha must not be negative, got {rate}: the radius would shrink to nothing")
-        _check_like("ball", self.like, self.schedule)
-        if self.like is not None:
-            rate, time = rate_like(self.like, "growth", total_steps), "steps"
+        _check_match_run("ball", self.match_run, self.schedule)
+        if self.match_run is not None:
+            rate, time = rate_to_match(self.match_run, "growth", total_steps), "steps"
         return Schedule(
             kind=self.schedule, start=self.start, rate=rate, end=self.end, duration=self.duration, time=time
         )
@@ -63,7 +63,7 @@ class Arc:
 
     schedule       exponential: weight·exp(−decay·t); constant: weight; linear, cosine, oscillating: between weight and end;
                    adaptive: weight·(1 − p/target), p the measured perplexity over K, smoothed; nothing once p reaches target
-    time, like     as for Ball; `like` derives decay so that the last γ(T) equals the named run's
+    time, match_run  as for Ball; `match_run` derives decay so that the last γ(T) equals the named run's
     stop_gradient  Eq. 12: the codebook gets no gradient from the ArcLoss
     monotone       straighten the positives' logit where θ + m passes π
     """
@@ -77,28 +77,28 @@ class Arc:
     end: float = 0.0
     duration: float | None = None
     time: TimeUnit = "steps"
-    like: str | None = None
+    match_run: str | None = None
     target: float = 0.8
     smoothing: float = 0.95
     stop_gradient: bool = True
     monotone: bool = False
 
     def curve(self, total_steps: int | None) -> Schedule | None:
-        _check_like("arc", self.like, self.schedule)
+        _check_match_run("arc", self.match_run, self.schedule)
         if self.schedule == "adaptive":
             return None
         rate, time = self.decay, self.time
-        if self.like is not None:
-            rate, time = rate_like(self.like, "decay", total_steps), "steps"
+        if self.match_run is not None:
+            rate, time = rate_to_match(self.match_run, "decay", total_steps), "steps"
         return Schedule(
             kind=self.schedule, start=self.weight, rate=-rate, end=self.end, duration=self.duration, time=time
         )
 
 
-def _check_like(part: str, like: str | None, schedule: str) -> None:
-    if like is not None and schedule != "exponential":
+def _check_match_run(part: str, match_run: str | None, schedule: str) -> None:
+    if match_run is not None and schedule != "exponential":
         raise ArcvqError(
-            f"{part}: like derives the rate of an exponential schedule, and this one is {schedule}; leave it out"
+            f"{part}: match_run derives the rate of an exponential schedule, and this one is {schedule}; leave it out"
         )
 
 
@@ -108,7 +108,7 @@ class Samp(nn.Module):
     The quantizer keeps the time: every method takes its step count as a tensor, so nothing here reads the host.
     """
 
-    level: Tensor
+    perplexity_ema: Tensor
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class Samp(nn.Module):
                 raise ArcvqError(
                     f"arc: expected 0 < target <= 1 and 0 <= smoothing < 1, got {arc.target} and {arc.smoothing}"
                 )
-            self.register_buffer("level", torch.zeros(()))
+            self.register_buffer("perplexity_ema", torch.zeros(()))
 
     def radius(self, step: Tensor) -> Tensor | None:
         """M(t), or None without a ball."""
@@ -149,7 +149,7 @@ class Samp(nn.Module):
         if self.arc is None:
             return None
         if self._weight is None:
-            return adaptive(self.level, self.arc.weight, self.arc.target)
+            return adaptive(self.perplexity_ema, self.arc.weight, self.arc.target)
         return self._weight.at(step, self.total_steps)
 
     def loss(self, latents: Tensor, codebook: Tensor, valid: Tensor | None = None, synchronize: bool = False) -> Tensor:
@@ -210,16 +210,16 @@ class Samp(nn.Module):
         return None if radius is None else ball_bound_(codebook, radius, *companions)
 
     @property
-    def observes(self) -> bool:
+    def follows_perplexity(self) -> bool:
         """Whether the weight follows what the tokens do."""
         return self.arc is not None and self.arc.schedule == "adaptive"
 
     @torch.no_grad()
-    def observe_(self, counts: Tensor) -> None:
+    def update_perplexity_(self, counts: Tensor) -> None:
         """Tell the adaptive weight how the last step's tokens fell on the codes; without tokens it stays."""
-        if self.arc is not None and self.observes:
-            now = (perplexity(counts) / counts.shape[0]).to(self.level.dtype)
-            self.level.lerp_(torch.where(counts.sum() > 0, now, self.level), 1 - self.arc.smoothing)
+        if self.arc is not None and self.follows_perplexity:
+            now = (perplexity(counts) / counts.shape[0]).to(self.perplexity_ema.dtype)
+            self.perplexity_ema.lerp_(torch.where(counts.sum() > 0, now, self.perplexity_ema), 1 - self.arc.smoothing)
 
     def extra_repr(self) -> str:
         return f"ball={self.ball}, arc={self.arc}"

@@ -10,21 +10,21 @@ from torch import Tensor, nn
 
 from arcvq.errors import ArcvqError
 from arcvq.functional.precision import matmul, without_autocast
-from arcvq.quantizers.start import Start
+from arcvq.quantizers.init import Init
 from arcvq.quantizers.vq import VQ, VQConfig
 
-TOGETHER = "simvq moves all codes together: leave out restart, and start anywhere but at kmeans"
+TOGETHER = "simvq moves all codes together: leave out restart, and any init but kmeans"
 
 
 @dataclass(kw_only=True)
 class SimVQConfig(VQConfig):
-    """VQ's options; `start` places the frozen basis. Codes cannot be moved one by one: no k-means start, no restart."""
+    """VQ's options; `init` places the frozen basis. Codes cannot be moved one by one: no k-means init, no restart."""
 
-    start: Start = "scaled-normal"
+    init: Init = "scaled-normal"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.start == "kmeans" or self.restart is not None:
+        if self.init == "kmeans" or self.restart is not None:
             raise ArcvqError(TOGETHER)
 
 
@@ -46,7 +46,7 @@ class SimVQ(VQ):
             self.register_buffer("scale", torch.ones(self.config.codebook_size, 1))
 
     def make_codebook(self) -> None:
-        self.register_buffer("basis", self.starting_codes())
+        self.register_buffer("basis", self.initial_codes())
         self.projection = nn.Linear(self.code_dim, self.code_dim)
 
     @property
@@ -56,7 +56,7 @@ class SimVQ(VQ):
             codes = matmul(self.basis, self.projection.weight.t()) + self.projection.bias
             return codes if self.config.ball is None else codes * self.scale
 
-    def kmeans_start_(self, latents: Tensor, iterations: int = 10, seed: int = 0) -> None:
+    def kmeans_init_(self, latents: Tensor, iterations: int = 10, seed: int = 0) -> None:
         raise ArcvqError(TOGETHER)
 
     def bound_(self) -> None:

@@ -25,9 +25,9 @@ from arcvq.functional import (
 from arcvq.functional.precision import compute_dtype, matmul, without_autocast
 from arcvq.functional.schedules import TimeUnit
 from arcvq.quantizers.base import Quantizer, QuantizerConfig, check_sizes, through
-from arcvq.quantizers.quantized import Record
+from arcvq.quantizers.init import initial_codes
+from arcvq.quantizers.quantized import UpdateInputs
 from arcvq.quantizers.samp import Arc, Ball, Samp
-from arcvq.quantizers.start import starting_codes
 
 # No draw is colder, and no logarithm of a variance farther from 0: beyond them float32 has no room for what they divide.
 COLDEST, WIDEST = 1e-6, 30.0
@@ -54,8 +54,8 @@ class SQConfig(QuantizerConfig):
     """Options of SQ beyond those every quantizer has.
 
     type            whose the variance σ² is: I everyone's, II an image's, III a token's, IV a single element's
-    start           of the codes: normal, N(0, 1); or unit-sphere, on it
-    start_variance  exp θ at the start, in σ² = v + exp θ: v is `floor` in type I and read off the latents in the others
+    init            of the codes: normal, N(0, 1); or unit-sphere, on it
+    init_variance  exp θ at the start, in σ² = v + exp θ: v is `floor` in type I and read off the latents in the others
     floor           1 in the released code; 0 makes σ² free, as in the paper
     temperature     of the draw in training
     evaluation      argmax, the likeliest code; or sample, one drawn as often as it is likely
@@ -66,8 +66,8 @@ class SQConfig(QuantizerConfig):
     """
 
     type: Literal["I", "II", "III", "IV"] = "I"
-    start: Literal["normal", "unit-sphere"] = "normal"
-    start_variance: float = 20.0
+    init: Literal["normal", "unit-sphere"] = "normal"
+    init_variance: float = 20.0
     floor: float = 1.0
     temperature: Temperature = field(default_factory=Temperature)
     evaluation: Literal["argmax", "sample"] = "argmax"
@@ -78,9 +78,9 @@ class SQConfig(QuantizerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.start_variance > 0 or self.floor < 0:
+        if not self.init_variance > 0 or self.floor < 0:
             raise ArcvqError(
-                f"start_variance must be positive and floor not negative, got {self.start_variance} and {self.floor}"
+                f"init_variance must be positive and floor not negative, got {self.init_variance} and {self.floor}"
             )
         check_sizes(positions=self.positions, elements=self.elements)
 
@@ -102,8 +102,8 @@ class SQ(Quantizer):
             raise ArcvqError(
                 "type II has a variance for each image: say how many positions an image has, positions=h·w"
             )
-        self.codebook = nn.Parameter(starting_codes(config.start, config.codebook_size, self.code_dim))
-        self.log_variance = nn.Parameter(torch.tensor(math.log(config.start_variance)))  # θ
+        self.codebook = nn.Parameter(initial_codes(config.init, config.codebook_size, self.code_dim))
+        self.log_variance = nn.Parameter(torch.tensor(math.log(config.init_variance)))  # θ
         self.variance_head = nn.Linear(self.code_dim, self.code_dim) if config.type != "I" else None
         self.temperature = config.temperature.curve()
         self.temperature.check(config.total_steps)
@@ -139,11 +139,11 @@ class SQ(Quantizer):
         stats.update(temperature=temperature, variance=self.global_mean(spread, valid))
         return codes, tokens, losses, stats
 
-    def upkeep(self, records: Sequence[Record]) -> None:
-        super().upkeep(records)
+    def _update(self, inputs: Sequence[UpdateInputs]) -> None:
+        super()._update(inputs)
         with torch.no_grad():
-            if self.samp.observes:
-                self.samp.observe_(self.code_counts(Record.join(records)))
+            if self.samp.follows_perplexity:
+                self.samp.update_perplexity_(self.code_counts(UpdateInputs.join(inputs)))
             self.samp.bound_(self.codebook, self.step)
 
     def variance(self, latents: Tensor, valid: Tensor | None) -> Tensor:

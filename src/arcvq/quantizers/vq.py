@@ -26,11 +26,11 @@ from arcvq.functional.chunks import check_backend
 from arcvq.functional.similarity import check_metric
 from arcvq.quantizers.base import Quantizer, QuantizerConfig, check_weights, host_may_read
 from arcvq.quantizers.entropy import Entropy, entropy_term
+from arcvq.quantizers.init import Init, initial_codes
 from arcvq.quantizers.kmeans import kmeans
-from arcvq.quantizers.quantized import Record
+from arcvq.quantizers.quantized import UpdateInputs
 from arcvq.quantizers.restart import Restart, restart_
 from arcvq.quantizers.samp import Arc, Ball, Samp
-from arcvq.quantizers.start import Start, starting_codes
 
 
 @dataclass(kw_only=True)
@@ -39,19 +39,19 @@ class VQConfig(QuantizerConfig):
 
     estimator          how the decoder's gradient reaches the latents: straight-through, or rotation (Fifty et al., ICLR 2025)
     metric             how a code is chosen: euclidean (Eq. 1) or cosine (Eq. 9). The decoder gets the raw code either way
-    start              uniform: Unif(−1/K, 1/K); unit-sphere: Unif(−1, 1) scaled to norm 1 (Eq. 4); normal: N(0, 1);
-                       scaled-normal: N(0, 1/D); kmeans: centres of the first latents, see `kmeans_start_`
+    init               uniform: Unif(−1/K, 1/K); unit-sphere: Unif(−1, 1) scaled to norm 1 (Eq. 4); normal: N(0, 1);
+                       scaled-normal: N(0, 1/D); kmeans: centres of the first latents, see `kmeans_init_`
     codebook_weight    on mean (e − sg z)²
     commitment_weight  on mean (sg e − z)², the paper's β
     legacy             the two weights swapped, as old VQGAN checkpoints were trained
     loss_space         raw, or unit: both losses between unit vectors (for study)
     entropy, restart   off unless given
     ball, arc          the two parts of SAMP; off unless given
-    backend            which body of the search and losses: auto, reference, chunked, triton
+    backend            which implementation of the search and losses: auto, reference, chunked, triton
     """
 
     metric: Metric = "euclidean"
-    start: Start = "uniform"
+    init: Init = "uniform"
     estimator: Literal["straight-through", "rotation"] = "straight-through"
     codebook_weight: float = 1.0
     commitment_weight: float = 0.25
@@ -82,32 +82,32 @@ class VQ(Quantizer):
     codebook: Tensor
     # Whether `move_` has something to do.
     moves_codes: ClassVar[bool] = False
-    started: Tensor
-    share: Tensor
+    initialized: Tensor
+    usage_ema: Tensor
 
     def __init__(self, dim: int, codebook_size: int = 512, **options: Any) -> None:
         super().__init__(dim, codebook_size, **options)
         config = self.config
         self.make_codebook()
         self.samp = Samp(config.ball, config.arc, total_steps=config.total_steps, backend=config.backend)
-        self.starts_from_latents = config.start == "kmeans"
-        if self.starts_from_latents:
-            self.register_buffer("started", torch.tensor(False))
+        self.inits_from_latents = config.init == "kmeans"
+        if self.inits_from_latents:
+            self.register_buffer("initialized", torch.tensor(False))
         if config.restart:
-            self.register_buffer("share", torch.full((config.codebook_size,), 1 / config.codebook_size))
+            self.register_buffer("usage_ema", torch.full((config.codebook_size,), 1 / config.codebook_size))
 
     # ---- what its kin say -----------------------------------------------------------------------------------------------
 
     def make_codebook(self) -> None:
         """Here the codes are a parameter, for the optimizer to train."""
-        self.codebook = nn.Parameter(self.starting_codes())
+        self.codebook = nn.Parameter(self.initial_codes())
 
-    def move_(self, step: Record, counts: Tensor) -> None:
+    def move_(self, step: UpdateInputs, counts: Tensor) -> None:
         """Move codes by the latents and tokens of a step; counts (K,) are those of all processes. Under no_grad."""
 
     def restart_(self, latents: Tensor, valid: Tensor | None, counts: Tensor, restart: Restart) -> Tensor:
         """Move dead codes; which they were."""
-        return restart_(self.codebook, self.share, counts, latents, valid, restart)
+        return restart_(self.codebook, self.usage_ema, counts, latents, valid, restart)
 
     def bound_(self) -> None:
         """Every code into the ball of this step."""
@@ -129,7 +129,7 @@ class VQ(Quantizer):
         self, latents: Tensor, valid: Tensor | None
     ) -> tuple[Tensor, Tensor, dict[str, Tensor], dict[str, Tensor]]:
         config = self.config
-        self._check_started()
+        self._check_initialized()
         codebook = self.codebook  # (K, code_dim); computed, in some quantizers: so only once
         arc = None
         if self.training and config.arc is not None and config.metric == "cosine" and not self.synchronizes:
@@ -149,17 +149,17 @@ class VQ(Quantizer):
         estimate = straight_through if config.estimator == "straight-through" else rotate
         return estimate(codes, latents), tokens, losses, stats
 
-    def upkeep(self, records: Sequence[Record]) -> None:
-        super().upkeep(records)
+    def _update(self, inputs: Sequence[UpdateInputs]) -> None:
+        super()._update(inputs)
         restart = self.config.restart
         with torch.no_grad():
-            if self.moves_codes or restart or self.samp.observes:
-                step = Record.join(records)
+            if self.moves_codes or restart or self.samp.follows_perplexity:
+                step = UpdateInputs.join(inputs)
                 counts = self.code_counts(step)
                 self.move_(step, counts)
                 if restart:
                     self.restart_(step.latents, step.valid, counts, restart)
-                self.samp.observe_(counts)
+                self.samp.update_perplexity_(counts)
             # Last, so that whatever moved a code leaves it inside the ball: step number t is bounded by M(t).
             self.bound_()
 
@@ -168,11 +168,11 @@ class VQ(Quantizer):
         config = self.config
         return self.moves_codes or any(option is not None for option in (config.restart, config.ball, config.arc))
 
-    def start_from_(self, latents: Tensor, seed: int = 0) -> None:
-        self.kmeans_start_(latents, seed=seed)
+    def init_from_latents_(self, latents: Tensor, seed: int = 0) -> None:
+        self.kmeans_init_(latents, seed=seed)
 
     @torch.no_grad()
-    def kmeans_start_(self, latents: Tensor, iterations: int = 10, seed: int = 0) -> None:
+    def kmeans_init_(self, latents: Tensor, iterations: int = 10, seed: int = 0) -> None:
         """Place the codes on the k-means centres of these latents (in the layer's layout). Once, before training.
 
         Several processes start from the first one's latents.
@@ -184,16 +184,16 @@ class VQ(Quantizer):
         centres = kmeans(points, size, metric=self.config.metric, iterations=iterations, seed=seed)
         self.codebook.copy_(distributed.from_first_process(centres.to(self.codebook.dtype)))
         self.bound_()
-        if self.config.start == "kmeans":
-            self.started.fill_(True)
+        if self.config.init == "kmeans":
+            self.initialized.fill_(True)
 
-    def _check_started(self) -> None:
-        waiting = self.config.start == "kmeans" and self.training and host_may_read(self.started)
-        if waiting and not bool(self.started):
+    def _check_initialized(self) -> None:
+        waiting = self.config.init == "kmeans" and self.training and host_may_read(self.initialized)
+        if waiting and not bool(self.initialized):
             raise ArcvqError(
-                "start is kmeans but the codebook has not seen any latents: call kmeans_start_(latents) before training"
+                "init is kmeans but the codebook has not seen any latents: call kmeans_init_(latents) before training"
             )
 
-    def starting_codes(self) -> Tensor:
-        """(K, code_dim), as `start` says."""
-        return starting_codes(self.config.start, self.config.codebook_size, self.code_dim)
+    def initial_codes(self) -> Tensor:
+        """(K, code_dim), as `init` says."""
+        return initial_codes(self.config.init, self.config.codebook_size, self.code_dim)

@@ -1,20 +1,32 @@
-"""Systems: named, trainable configurations, and the presets that fix them."""
+"""Systems: the named rows of the tables, the configuration of a run, and the presets that fix one."""
 
-from arcvq.systems import catalogue, hvq_vae  # noqa: F401  (each registers its systems)
-from arcvq.systems.config import DataConfig, StageConfig, TrainingConfig
-from arcvq.systems.presets import load_system, preset_header, preset_names, preset_path, preset_title
-from arcvq.systems.registry import SYSTEMS, System, parse_system
+from arcvq.systems.catalogue import SYSTEMS, System
+from arcvq.systems.config import DataConfig, RunConfig, TokenizerConfig, parse_config
+from arcvq.systems.dry_run import DryRun, dry_run
+from arcvq.systems.measure import Measured, measure
+from arcvq.systems.parts import import_parts, register
+from arcvq.systems.presets import load_config, preset_header, preset_names, preset_path, preset_title
+from arcvq.systems.train import make_trainer, read_run, train
 
 __all__ = [
     "SYSTEMS",
     "DataConfig",
-    "StageConfig",
+    "DryRun",
+    "Measured",
+    "RunConfig",
     "System",
-    "TrainingConfig",
-    "load_system",
-    "parse_system",
+    "TokenizerConfig",
+    "dry_run",
+    "import_parts",
+    "load_config",
+    "make_trainer",
+    "measure",
+    "parse_config",
     "preset_header",
     "preset_names",
     "preset_path",
     "preset_title",
+    "read_run",
+    "register",
+    "train",
 ]

@@ -1,12 +1,24 @@
-"""The sections of a configuration that belong to no module: which data, how long, how fast."""
+"""The configuration of a run: which data, which task, how long. A YAML file fills it."""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any
 
+from arcvq.config import Choice, merge, nearest, parse
+from arcvq.data import Augmentation, ImageSource, load_sources
+from arcvq.data.source import Source
 from arcvq.errors import ArcvqError
+from arcvq.nets import AUTOENCODERS, AutoencoderConfig, SmallConfig, StackedConfig
+from arcvq.objectives import OBJECTIVES, ReconstructionConfig
+from arcvq.quantizers import QUANTIZERS, HVQConfig, QuantizerConfig, VQConfig
+from arcvq.systems.catalogue import SYSTEMS
+from arcvq.tasks import StackedTask, Task, TokenizerTask
+from arcvq.tokenizers import StackedTokenizer, Tokenizer, build_tokenizer
+from arcvq.training import StageConfig, TrainingConfig
 
 
 @dataclass(kw_only=True)
@@ -16,7 +28,9 @@ class DataConfig:
     image_size  folders only: the shorter side is resized to it and the centre cut out
     root        where data sets lie or are downloaded to; default: $ARCVQ_DATA, else a cache folder
     limit       train on the first so many images only
-    holdout     keep the last so many training images out of training: the looks along the way are at them, not at the test set
+    holdout     keep the last so many training images out of training and evaluate on them, not on the test set
+    flip        mirror training images left and right, every other time
+    crop        train on squares of this side, cut out at random places
     """
 
     name: str = "sample"
@@ -25,6 +39,8 @@ class DataConfig:
     root: str | None = None
     limit: int | None = None
     holdout: int | None = None
+    flip: bool = False
+    crop: int | None = None
 
     def __post_init__(self) -> None:
         if self.name.startswith("folder:"):
@@ -32,112 +48,173 @@ class DataConfig:
             self.name = f"folder:{Path(self.name.removeprefix('folder:')).expanduser().absolute()}"
         if self.root is not None:
             self.root = str(Path(self.root).expanduser().absolute())
-        if self.batch_size < 1:
-            raise ArcvqError(f"data.batch_size must be at least 1, got {self.batch_size}")
-        for name in ("limit", "holdout"):
+        for name in ("batch_size", "limit", "holdout", "crop"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ArcvqError(f"data.{name} must be at least 1, got {getattr(self, name)}")
 
-
-@dataclass(kw_only=True)
-class StageConfig:
-    """One stage of training: which parts learn, for how long, how fast. Each stage has an optimizer of its own.
-
-    train  beginnings of parameter names, e.g. [encoder, quantizer]; empty: everything
-    """
-
-    train: list[str] = field(default_factory=list)
-    epochs: int | None = None
-    steps: int | None = None
-    learning_rate: float | None = None
+    def augmentation(self) -> Augmentation | None:
+        return Augmentation(self.flip, self.crop) if self.flip or self.crop else None
 
 
 @dataclass(kw_only=True)
-class TrainingConfig:
-    """epochs or steps    how long; give one
-    schedule           of the learning rate: constant, or cosine (down to final_rate × learning_rate at the end)
-    flat_share         of each stage, before the cosine begins
-    warmup_steps       the rate of step n of them is n/warmup_steps of the schedule's, which begins at the first step all the same
-    accumulate         micro-batches per optimizer step; the ArcLoss contrasts tokens within a micro-batch
-    gradient_clip      largest global norm of the gradient; none by default
-    precision          fp32, bf16 or fp16 for the trunk; the quantizer is float32 in all of them
-    compile            torch.compile the model
-    capture            the whole step as a CUDA graph, launched as one: auto (wherever that can be), always (or an error that
-                       says why not), never
-    device             auto (what Accelerate finds), or cpu
-    evaluations        how often the test set (or data.holdout) is looked at along the way, beside a few early looks at log-spaced steps
-    evaluation_images  how many of its images
-    checkpoints        how many checkpoints are written along the way; the newest two are kept
-    select             which weights become model/: last, or test-best: the lowest test MSE seen (what the released code of
-                       the paper reports; it chooses on the data it is measured on, so say so when you quote it)
-    stages             empty: one stage that trains everything
-    init_from          a run or a saved tokenizer whose weights and codes the training starts from; its step count starts at 0
+class RunConfig:
+    """What every run has. A task of your own derives from it, adds its sections, and overrides `load` and `build`.
+
+    task    what is trained: tokenizer, stacked, or a registered one
+    system  the row of the tables whose defaults and citation it takes
+    name    what tables call this configuration; the preset's name, or the system's
     """
 
-    epochs: int | None = None
-    steps: int | None = None
-    learning_rate: float = 3e-4
-    betas: tuple[float, ...] = (0.9, 0.999)
-    weight_decay: float = 0.0
-    schedule: Literal["constant", "cosine"] = "constant"
-    final_rate: float = 0.0
-    flat_share: float = 0.0
-    warmup_steps: int = 0
-    accumulate: int = 1
-    gradient_clip: float | None = None
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    compile: bool = False
-    capture: Literal["auto", "always", "never"] = "auto"
-    device: Literal["auto", "cpu"] = "auto"
-    seed: int = 1
-    evaluations: int = 20
-    evaluation_images: int = 2000
-    checkpoints: int = 10
-    log_every: int = 50
-    select: Literal["last", "test-best"] = "last"
-    stages: list[StageConfig] = field(default_factory=list)
-    init_from: str | None = None
+    task: str
+    system: str | None = None
+    name: str | None = None
+    data: DataConfig = field(default_factory=DataConfig)
+    training: TrainingConfig = field(default_factory=lambda: TrainingConfig(epochs=500))
+
+    @property
+    def title(self) -> str:
+        return self.name or self.system or self.task
+
+    def load(self) -> tuple[Source, Source]:
+        """The source to train on and the one to evaluate on."""
+        raise NotImplementedError
+
+    def build(self, source: Source) -> Task:
+        """The task, untrained, for this source. The random generator is seeded when it is called."""
+        raise NotImplementedError
+
+
+@dataclass(kw_only=True)
+class TokenizerConfig(RunConfig):
+    """A run that trains a tokenizer."""
+
+    task: str = "tokenizer"
+    autoencoder: Annotated[AutoencoderConfig, Choice(AUTOENCODERS, "small")] = field(default_factory=SmallConfig)
+    quantizer: Annotated[QuantizerConfig, Choice(QUANTIZERS, "vq")] = field(default_factory=VQConfig)
+    objective: Annotated[ReconstructionConfig, Choice(OBJECTIVES, "reconstruction")] = field(
+        default_factory=ReconstructionConfig
+    )
+
+    def load(self) -> tuple[ImageSource, ImageSource]:
+        return load_sources(
+            self.data.name,
+            batch_size=self.data.batch_size,
+            root=Path(self.data.root) if self.data.root else None,
+            image_size=self.data.image_size,
+            limit=self.data.limit,
+            holdout=self.data.holdout,
+            evaluation_images=self.training.evaluation_images,
+            augmentation=self.data.augmentation(),
+        )
+
+    def build(self, source: Source) -> TokenizerTask:
+        assert isinstance(source, ImageSource)
+        steps = self.training.stage_steps(source.batches_per_epoch)
+        tokenizer = self.build_tokenizer(source.channels, source.image_size, sum(steps))
+        tokenizer.check_size(*source.image_size)
+        objective = OBJECTIVES.build(self.objective, source.pixel_variance)
+        return self.make_task(tokenizer, objective, steps)
+
+    def make_task(self, tokenizer: Tokenizer, objective: Any, steps: Sequence[int]) -> TokenizerTask:
+        parts = [stage.train for stage in self.training.plan()]
+        return TokenizerTask(tokenizer, objective, stages=list(zip(steps, parts)), seed=self.training.seed)
+
+    def build_tokenizer(self, channels: int, image_size: tuple[int, int], total_steps: int) -> Tokenizer:
+        """A fresh tokenizer for such images; the quantizer learns what it wants to know of them and of the run's length."""
+        if self.quantizer.channel_last:
+            raise ArcvqError("quantizer.channel_last: a tokenizer's latents have their channels first; leave it out")
+        quantizer = with_facts(self.quantizer, self.facts(channels, image_size, total_steps))
+        return build_tokenizer(channels, self.autoencoder, quantizer, image_size=image_size, system=self.system)
+
+    def facts(self, channels: int, image_size: tuple[int, int], total_steps: int) -> dict[str, int]:
+        """What a quantizer may leave open, because it depends on the images and the run's length."""
+        down = self.autoencoder.downsampling
+        return {
+            "total_steps": total_steps,
+            "positions": (image_size[0] // down) * (image_size[1] // down),
+            "elements": channels * down**2,  # behind one position
+        }
+
+
+@dataclass(kw_only=True)
+class StackedTokenizerConfig(TokenizerConfig):
+    """A run that trains a stack of autoencoders. The length of the training is divided evenly among the levels, a stage each."""
+
+    task: str = "stacked"
+    autoencoder: Annotated[AutoencoderConfig, Choice(AUTOENCODERS, "stacked")] = field(default_factory=StackedConfig)
+    quantizer: Annotated[QuantizerConfig, Choice(QUANTIZERS, "hvq")] = field(default_factory=HVQConfig)
 
     def __post_init__(self) -> None:
-        for name in ("accumulate", "log_every", "evaluation_images"):
-            if getattr(self, name) < 1:
-                raise ArcvqError(f"training.{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("seed", "evaluations", "checkpoints", "warmup_steps", "final_rate", "weight_decay"):
-            if getattr(self, name) < 0:
-                raise ArcvqError(f"training.{name} must not be negative, got {getattr(self, name)}")
-        for name in ("learning_rate", "gradient_clip"):
-            if getattr(self, name) is not None and getattr(self, name) <= 0:
-                raise ArcvqError(f"training.{name} must be positive, got {getattr(self, name)}")
-        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
-            raise ArcvqError(f"training.betas takes two numbers from 0 to below 1, got {list(self.betas)}")
-        if not 0 <= self.flat_share < 1:
-            raise ArcvqError(f"training.flat_share must be from 0 to below 1, got {self.flat_share}")
-        if self.seed >= 2**63:
-            raise ArcvqError(f"training.seed must be below 2^63, got {self.seed}")
-        if self.stages and (self.epochs is not None or self.steps is not None):
-            raise ArcvqError("training: with stages, give each its own epochs or steps, not the whole")
-        self.plan()  # fails early when a length is missing or doubled
+        if not isinstance(self.autoencoder, StackedConfig) or not isinstance(self.quantizer, HVQConfig):
+            raise ArcvqError("the task stacked needs the autoencoder stacked and the quantizer hvq")
+        if not self.training.stages:
+            (whole,) = self.training.plan()
+            levels = self.autoencoder.layers
+            stages = [
+                StageConfig(epochs=_share(whole.epochs, i, levels), steps=_share(whole.steps, i, levels))
+                for i in range(levels)
+            ]
+            self.training = dataclasses.replace(self.training, epochs=None, steps=None, stages=stages)
 
-    def plan(self) -> list[StageConfig]:
-        """The stages as they will run, each with exactly one of epochs and steps and a learning rate."""
-        stages = self.stages or [StageConfig(epochs=self.epochs, steps=self.steps)]
-        for i, stage in enumerate(stages):
-            where = f"training.stages[{i}]" if self.stages else "training"
-            if (stage.epochs is None) == (stage.steps is None):
-                raise ArcvqError(f"{where}: give either epochs or steps")
-            if (stage.epochs or stage.steps or 0) < 1:
-                raise ArcvqError(f"{where}: epochs or steps must be at least 1")
-            if stage.learning_rate is not None and stage.learning_rate <= 0:
-                raise ArcvqError(f"{where}.learning_rate must be positive, got {stage.learning_rate}")
-        return [
-            StageConfig(
-                train=list(stage.train),
-                epochs=stage.epochs,
-                steps=stage.steps,
-                learning_rate=stage.learning_rate or self.learning_rate,
+    def make_task(self, tokenizer: Tokenizer, objective: Any, steps: Sequence[int]) -> TokenizerTask:
+        assert isinstance(tokenizer, StackedTokenizer)
+        parts = [stage.train for stage in self.training.plan()]
+        return StackedTask(tokenizer, objective, stages=list(zip(steps, parts)), seed=self.training.seed)
+
+    def facts(self, channels: int, image_size: tuple[int, int], total_steps: int) -> dict[str, int]:
+        """Each level's quantizer has a length of its own, which the task sets."""
+        facts = super().facts(channels, image_size, total_steps)
+        del facts["total_steps"]
+        return facts
+
+
+def _share(length: int | None, index: int, parts: int) -> int | None:
+    """Part `index` of a length divided into whole numbers."""
+    if length is None:
+        return None
+    if length < parts:
+        raise ArcvqError(f"training: {length} is too short for {parts} levels, which are trained one after another")
+    return length * (index + 1) // parts - length * index // parts
+
+
+def with_facts(config: Any, facts: Mapping[str, int]) -> Any:
+    """The configuration with what it leaves open (None) filled in, where it has such a field."""
+    known = {name: value for name, value in facts.items() if getattr(config, name, 0) is None}
+    return dataclasses.replace(config, **known)
+
+
+TASKS: dict[str, type[RunConfig]] = {"tokenizer": TokenizerConfig, "stacked": StackedTokenizerConfig}
+
+
+def config_class(data: Mapping[str, Any]) -> type[RunConfig]:
+    """The dataclass that a configuration's `task` picks."""
+    task = data.get("task", "tokenizer")
+    if not isinstance(task, str) or task not in TASKS:
+        raise ArcvqError(f"unknown task {task!r}{nearest(str(task), TASKS)}")
+    return TASKS[task]
+
+
+def with_defaults(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings on top of their system's defaults; a kind that the system is not itself with is refused."""
+    name = data.get("system")
+    if name is None:
+        if "task" not in data:
+            raise ArcvqError(f"missing key 'system' (or 'task'): expected one of {', '.join(sorted(SYSTEMS))}")
+        return dict(data)
+    if not isinstance(name, str) or name not in SYSTEMS:
+        raise ArcvqError(f"unknown system {name!r}{nearest(str(name), SYSTEMS)}")
+    system = SYSTEMS[name]
+    for section in system.kinds:
+        own, given = system.defaults[section]["kind"], data.get(section)
+        kind = given.get("kind", own) if isinstance(given, Mapping) else own
+        if kind != own:
+            raise ArcvqError(
+                f"{section}.kind: {name} is made with {own}, got {kind!r}: leave `system` out and say `task: tokenizer`"
             )
-            for stage in stages
-        ]
+    return merge(system.defaults, data)
 
-    def stage_steps(self, batches_per_epoch: int) -> list[int]:
-        return [stage.steps or (stage.epochs or 0) * batches_per_epoch for stage in self.plan()]
+
+def parse_config(data: Mapping[str, Any]) -> RunConfig:
+    """A mapping (of a YAML file, of a run) → the configuration of a run."""
+    settings = with_defaults(data)
+    return parse(config_class(settings), settings)

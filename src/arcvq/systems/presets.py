@@ -11,7 +11,7 @@ from typing import Any
 
 from arcvq.config import nearest, override, read_yaml
 from arcvq.errors import ArcvqError
-from arcvq.systems.registry import SYSTEMS, System, parse_system
+from arcvq.systems.config import RunConfig, TokenizerConfig, config_class, parse_config, with_defaults
 
 
 def preset_folder() -> Path:
@@ -59,14 +59,15 @@ def preset_title(source: str) -> str:
     return re.split(r"(?<=\.) (?=[A-Z])", " ".join(above), maxsplit=1)[0]
 
 
-def load_system(source: str, arguments: Sequence[str] = ()) -> System:
+def load_config(source: str, arguments: Sequence[str] = ()) -> RunConfig:
     """A preset or YAML, with `--key value` settings on top."""
     path = preset_path(source)
     data = read_yaml(path)
     data.setdefault("name", path.stem)
     try:
-        system = str(override(data, arguments, System).get("system"))
-        return parse_system(_one_length(data, override(data, arguments, SYSTEMS.get(system, System))))
+        named = override(data, arguments, TokenizerConfig)
+        below = with_defaults({**data, **{key: named[key] for key in ("system", "task") if key in named}})
+        return parse_config(_one_length(data, override(below, arguments, config_class(below))))
     except ArcvqError as error:
         raise ArcvqError(f"{source}: {error}") from None
 

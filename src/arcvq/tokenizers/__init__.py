@@ -1,17 +1,8 @@
-"""Tokenizers: the trunks, and what puts a quantizer between them."""
+"""Tokenizers: an autoencoder with a quantizer inside. Images ↔ tokens."""
 
-from arcvq.tokenizers.hierarchical import HierarchicalTokenizer, HierarchicalTrunkConfig
-from arcvq.tokenizers.small import SmallDecoder, SmallEncoder, SmallTrunkConfig
-from arcvq.tokenizers.tokenizer import EMBEDDED, TRUNKS, Tokenizer, tokenizer_class
+from arcvq.tokenizers.build import build_tokenizer
+from arcvq.tokenizers.saving import EMBEDDED
+from arcvq.tokenizers.stacked import StackedTokenizer
+from arcvq.tokenizers.tokenizer import Tokenizer
 
-__all__ = [
-    "EMBEDDED",
-    "TRUNKS",
-    "HierarchicalTokenizer",
-    "HierarchicalTrunkConfig",
-    "SmallDecoder",
-    "SmallEncoder",
-    "SmallTrunkConfig",
-    "Tokenizer",
-    "tokenizer_class",
-]
+__all__ = ["EMBEDDED", "StackedTokenizer", "Tokenizer", "build_tokenizer"]

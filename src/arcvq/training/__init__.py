@@ -1,9 +1,8 @@
-"""Training: one loop per kind of model, checkpoints, resume, and the measured result."""
+"""Training: one loop for every task, the run folder, checkpoints, resume."""
 
 from arcvq.errors import Stopped
-from arcvq.training.dry_run import DryRun, dry_run
-from arcvq.training.loop import train
-from arcvq.training.results import Measured, measure
+from arcvq.training.config import NetworkConfig, StageConfig, TrainingConfig
 from arcvq.training.run import RunFolder
+from arcvq.training.trainer import Trainer
 
-__all__ = ["DryRun", "Measured", "RunFolder", "Stopped", "dry_run", "measure", "train"]
+__all__ = ["NetworkConfig", "RunFolder", "StageConfig", "Stopped", "Trainer", "TrainingConfig"]

@@ -1,4 +1,4 @@
-"""A step recorded once as a CUDA graph and replayed ever after: the host launches one thing instead of hundreds."""
+"""A training step captured as CUDA graphs: the host launches one graph instead of hundreds of kernels."""
 
 from __future__ import annotations
 
@@ -8,35 +8,34 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import torch
+from accelerate import Accelerator
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from arcvq.data import Images, InMemoryImages
+from arcvq.data.source import Batch, Source
 from arcvq.errors import ArcvqError
-from arcvq.quantizers import Quantizer
-from arcvq.systems import TrainingConfig
+from arcvq.tasks.task import Task
 from arcvq.training.checkpoint import random_state, restore_random_state
+from arcvq.training.config import TrainingConfig
 
-# Runs before the recording, in which libraries choose their algorithms and compilers compile.
+# Steps before the capture, in which libraries choose their algorithms and compilers compile.
 WARM_UP = 3
 
 Result = TypeVar("Result")
 
 
-def captures(
-    training: TrainingConfig, device: torch.device, processes: int, images: Images, quantizer: Quantizer
-) -> bool:
+def can_capture(training: TrainingConfig, accelerator: Accelerator, source: Source, task: Task) -> bool:
     """Whether a training's step is captured; `always` where that cannot be is an error that says why."""
     if training.capture == "never":
         return False
-    found = obstacle(training, device, processes, images, quantizer)
-    if found is not None and training.capture == "always":
-        raise ArcvqError(f"training.capture is always, but {found}: use auto or never")
-    return found is None
+    blocker = capture_blocker(training, accelerator.device, accelerator.num_processes, source, task)
+    if blocker is not None and training.capture == "always":
+        raise ArcvqError(f"training.capture is always, but {blocker}: use auto or never")
+    return blocker is None
 
 
-def obstacle(
-    training: TrainingConfig, device: torch.device, processes: int, images: Images, quantizer: Quantizer
+def capture_blocker(
+    training: TrainingConfig, device: torch.device, processes: int, source: Source, task: Task
 ) -> str | None:
     """What keeps a step from being captured, or None."""
     if device.type != "cuda":
@@ -47,54 +46,54 @@ def obstacle(
         return f"training.accumulate is {training.accumulate}, and only whole batches are captured"
     if training.precision == "fp16":
         return "training.precision is fp16, whose gradient scale the host reads at each step"
-    if not isinstance(images, InMemoryImages) or images.device.type != "cuda":
-        return f"the images of {images.name} are not on the device but read as they are needed"
-    if not quantizer.capturable:
-        return f"{type(quantizer).__name__} reads the host in its steps"
-    return None
+    if not source.resident:
+        return f"the images of {source.name} are not on the device but read as they are needed"
+    return task.capture_blocker
 
 
 @dataclass(frozen=True)
 class Recording(Generic[Result]):
     graph: torch.cuda.CUDAGraph
-    batch: Tensor  # where the graph finds its input
-    result: Result  # where it leaves its output
+    batch: Batch  # where the graph reads its input
+    result: Result  # where it writes its output
 
 
 class Captured(Generic[Result]):
-    """`body(batch, *constants)` as CUDA graphs: one for each shape of the batch and value of the constants, in one pool of memory.
+    """`step(batch, *constants)` as CUDA graphs: one for each shape of the batch and value of the constants, in one pool of memory.
 
-    The body works on the device alone and reads nothing on the host; it changes no tensors but those of `modules` and
+    The step works on the device alone and reads nothing on the host; it changes no tensors but those of `modules` and
     `optimizers`, in place, and leaves no gradients behind. These must be as they will stay (moved, loaded, prepared) before the
     first call: a graph knows tensors by address. The tensors of a result are the graph's own: read them before the next call.
     """
 
     def __init__(
-        self, body: Callable[..., Result], modules: Sequence[nn.Module], optimizers: Sequence[Optimizer]
+        self, step: Callable[..., Result], modules: Sequence[nn.Module], optimizers: Sequence[Optimizer]
     ) -> None:
-        self.body, self.modules, self.optimizers = body, modules, optimizers
-        # Warm-up and recording share a stream: gradients are accumulated on the one where their nodes were made.
+        self.step, self.modules, self.optimizers = step, modules, optimizers
+        # Warm-up and capture share a stream: gradients are accumulated on the one where their nodes were made.
         self.stream = torch.cuda.Stream()
         self.pool = torch.cuda.graph_pool_handle()
         self.recordings: dict[Hashable, Recording[Result]] = {}
 
-    def __call__(self, batch: Tensor, *constants: Hashable) -> Result:
-        key = (batch.shape, batch.dtype, constants)
+    def __call__(self, batch: Batch, *constants: Hashable) -> Result:
+        shapes = tuple((name, tensor.shape, tensor.dtype) for name, tensor in batch.items())
+        key = (shapes, constants)
         recording = self.recordings.get(key)
         if recording is None:
             recording = self.recordings[key] = self.record(batch, constants)
-        recording.batch.copy_(batch, non_blocking=True)
+        for name, tensor in batch.items():
+            recording.batch[name].copy_(tensor, non_blocking=True)
         recording.graph.replay()
         return recording.result
 
-    def record(self, batch: Tensor, constants: tuple[Hashable, ...]) -> Recording[Result]:
-        batch = batch.clone()
+    def record(self, batch: Batch, constants: tuple[Hashable, ...]) -> Recording[Result]:
+        batch = {name: tensor.clone() for name, tensor in batch.items()}
         self.warm_up(batch, constants)
         graph = torch.cuda.CUDAGraph()
-        gc.collect()  # a dead graph must not be freed in the middle of a recording
+        gc.collect()  # a dead graph must not be freed during a capture
         try:
             with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
-                result = self.body(batch, *constants)
+                result = self.step(batch, *constants)
         except RuntimeError as error:
             reason = str(_first(error)).splitlines()[0]
             raise ArcvqError(
@@ -102,19 +101,19 @@ class Captured(Generic[Result]):
             ) from error
         return Recording(graph, batch, result)
 
-    def warm_up(self, batch: Tensor, constants: tuple[Hashable, ...]) -> None:
-        """A few real steps, of which no trace is left."""
+    def warm_up(self, batch: Batch, constants: tuple[Hashable, ...]) -> None:
+        """Run a few steps and restore the state afterwards."""
         before = Snapshot(self.modules, self.optimizers)
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
             for _ in range(WARM_UP):
-                self.body(batch, *constants)
+                self.step(batch, *constants)
         torch.cuda.current_stream().wait_stream(self.stream)
         before.restore()
 
 
 class Snapshot:
-    """What a step changes, kept to be put back: parameters, buffers, optimizer state, random numbers."""
+    """What a step changes, to be restored: parameters, buffers, optimizer state, random numbers."""
 
     def __init__(self, modules: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> None:
         self.modules, self.optimizers = modules, optimizers
@@ -123,7 +122,7 @@ class Snapshot:
 
     @torch.no_grad()
     def restore(self) -> None:
-        """In place. State that an optimizer has made since stays, as it begins: zero."""
+        """In place. Optimizer state that did not exist before is set to zero, as an optimizer creates it."""
         kept = {id(tensor) for tensor, _ in self.values}
         for tensor, value in self.values:
             tensor.copy_(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import warnings
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,33 +22,38 @@ KEPT = 2
 
 @dataclass
 class Position:
-    """Where training stands. The order of the data is a function of seed and epoch, so these numbers are its whole state."""
+    """Where training stands. Batches are a function of seed and number, so these numbers are all of it."""
 
     step: int = 0  # optimizer steps done, over all stages
-    stage: int = 0
-    stage_step: int = 0  # of which in this stage
     seconds: float = 0.0  # of training so far
-    images: int = 0  # in the training set: a run goes on with the data it began with
-    best: float | None = None  # lowest test MSE seen, for select: test-best
+    length: int = 0  # of the training set: a run goes on with the data it began with
+    best: float | None = None  # lowest value of the task's metric seen, for select: test-best
 
 
 def save_checkpoint(
     root: Path,
     position: Position,
-    model: nn.Module,
-    optimizer: Optimizer,
+    networks: Mapping[str, nn.Module],
+    averages: Mapping[str, nn.Module],
+    optimizers: Mapping[str, Optimizer],
     scaler: dict[str, Any] | None,
     random_states: list[dict[str, Tensor]],
 ) -> Path:
-    """`random_states`: one mapping per process, in rank order."""
+    """Files by network: NAME.safetensors, NAME-average.safetensors, NAME-optimizer.safetensors. `random_states`: one mapping per
+    process, in rank order."""
     path = root / f"step-{position.step:08d}"
-    tensors, plain = _split_optimizer(optimizer)
+    plain = {}
     with writing(path) as folder:
-        write_tensors(folder / "model.safetensors", model.state_dict())
-        write_tensors(folder / "optimizer.safetensors", tensors)
+        for name, network in networks.items():
+            write_tensors(folder / f"{name}.safetensors", network.state_dict())
+        for name, average in averages.items():
+            write_tensors(folder / f"{name}-average.safetensors", average.state_dict())
+        for name, optimizer in optimizers.items():
+            tensors, plain[name] = _split_optimizer(optimizer)
+            write_tensors(folder / f"{name}-optimizer.safetensors", tensors)
         for rank, states in enumerate(random_states):
             write_tensors(folder / f"random-{rank}.safetensors", states)
-        write_json(folder / "state.json", {"position": asdict(position), "optimizer": plain, "scaler": scaler})
+        write_json(folder / "state.json", {"position": asdict(position), "optimizers": plain, "scaler": scaler})
     # One of a later step could not be read when this training resumed before it.
     kept = [each for each in checkpoints(root) if each.name <= path.name][-KEPT:]
     for old in checkpoints(root):
@@ -61,12 +67,13 @@ def checkpoints(root: Path) -> list[Path]:
     return sorted(root.glob("step-*"))
 
 
-def newest_checkpoint(root: Path) -> tuple[Path, Position] | None:
+def newest_checkpoint(root: Path, networks: Iterable[str], averages: Iterable[str]) -> tuple[Path, Position] | None:
     """The newest readable checkpoint, with a warning for each newer one. None: there are no checkpoints at all."""
+    names = [*networks, *(f"{name}-average" for name in averages), "random-0"]
     unreadable: list[str] = []
     for path in reversed(checkpoints(root)):
         try:
-            position = check_checkpoint(path)
+            position = check_checkpoint(path, names)
         except ArcvqError as error:
             unreadable.append(str(error))
             continue
@@ -78,34 +85,51 @@ def newest_checkpoint(root: Path) -> tuple[Path, Position] | None:
     return None
 
 
-def check_checkpoint(path: Path) -> Position:
-    """Read every file, before any training state changes. Returns where the training stood."""
+def check_checkpoint(path: Path, names: Iterable[str]) -> Position:
+    """Read every file, these among them, before any training state changes. Returns where the training stood."""
     position = read_position(path)
-    names = {"model.safetensors", "optimizer.safetensors", "random-0.safetensors"}
-    for name in sorted(names.union(file.name for file in path.glob("random-*.safetensors"))):
+    for name in sorted(
+        {f"{name}.safetensors" for name in names}.union(file.name for file in path.glob("*.safetensors"))
+    ):
         read_tensors(path / name, "a checkpoint")
     return position
+
+
+def find_checkpoint(root: Path) -> tuple[Path | None, Position | None]:
+    """The newest checkpoint and where it stands."""
+    found = checkpoints(root)
+    return (found[-1], read_position(found[-1])) if found else (None, None)
 
 
 def read_position(path: Path) -> Position:
     state = read_json(path / "state.json", "a checkpoint")
     try:
         position = parse(Position, state.get("position"), "position")
-        if not isinstance(state.get("optimizer"), dict):
-            raise ArcvqError("optimizer: expected a JSON object")
+        if not isinstance(state.get("optimizers"), dict):
+            raise ArcvqError("optimizers: expected a JSON object")
     except ArcvqError as error:
         raise ArcvqError(f"{path / 'state.json'}: not a checkpoint's state: {error}") from None
     return position
 
 
-def load_checkpoint(path: Path, model: nn.Module, optimizer: Optimizer, rank: int) -> dict[str, Any] | None:
-    """Fill model, optimizer and this process's random states; returns the gradient scaler's state."""
+def load_checkpoint(
+    path: Path,
+    networks: Mapping[str, nn.Module],
+    averages: Mapping[str, nn.Module],
+    optimizers: Mapping[str, Optimizer],
+    rank: int,
+) -> dict[str, Any] | None:
+    """Fill networks, averages, optimizers and this process's random states; returns the gradient scaler's state."""
     state = read_json(path / "state.json", "a checkpoint")
-    weights, moments = (read_tensors(path / f"{name}.safetensors", "a checkpoint") for name in ("model", "optimizer"))
     try:
-        model.load_state_dict(weights)
-        _join_optimizer(optimizer, moments, state["optimizer"])
-    except (RuntimeError, KeyError, ValueError, TypeError, AttributeError) as error:
+        for name, network in networks.items():
+            network.load_state_dict(read_tensors(path / f"{name}.safetensors", "a checkpoint"))
+        for name, average in averages.items():
+            average.load_state_dict(read_tensors(path / f"{name}-average.safetensors", "a checkpoint"))
+        for name, optimizer in optimizers.items():
+            tensors = read_tensors(path / f"{name}-optimizer.safetensors", "a checkpoint")
+            _join_optimizer(optimizer, tensors, state["optimizers"][name])
+    except (RuntimeError, KeyError, TypeError, AttributeError) as error:
         raise ArcvqError(f"{path}: does not fit this configuration: {' '.join(str(error).split())[:200]}") from None
     random = path / f"random-{rank}.safetensors"
     if not random.is_file():
@@ -150,7 +174,7 @@ def _join_optimizer(optimizer: Optimizer, tensors: dict[str, Tensor], plain: dic
     for key, value in [*tensors.items(), *plain["state"].items()]:
         index, name = key.split(".", 1)
         state.setdefault(int(index), {})[name] = value
-    # Whether the step is captured is this run's affair, not the checkpoint's.
+    # Whether a step is captured is decided by this run, not by the checkpoint.
     own = [{name: v for name, v in group.items() if name in ("lr", "capturable")} for group in optimizer.param_groups]
     optimizer.load_state_dict({"state": state, "param_groups": plain["param_groups"]})
     for group, kept in zip(optimizer.param_groups, own):
@@ -158,5 +182,5 @@ def _join_optimizer(optimizer: Optimizer, tensors: dict[str, Tensor], plain: dic
     for parameter, entries in optimizer.state.items():
         for name, value in entries.items():
             if isinstance(value, Tensor) and value.shape == parameter.shape:
-                # In memory as its parameter lies: a fused optimizer insists.
+                # A fused optimizer wants it laid out in memory like its parameter.
                 entries[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)

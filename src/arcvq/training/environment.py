@@ -1,4 +1,4 @@
-"""On what a number was made."""
+"""On what a number was made: device, versions, date."""
 
 from __future__ import annotations
 

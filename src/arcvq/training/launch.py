@@ -11,14 +11,14 @@ from accelerate.state import AcceleratorState
 
 from arcvq import distributed
 from arcvq.errors import ArcvqError
-from arcvq.systems import TrainingConfig
+from arcvq.training.config import TrainingConfig
 
 
 def make_accelerator(training: TrainingConfig) -> Accelerator:
     # A second training in one process may want another precision or, where there is but one process, another device.
     AcceleratorState._reset_state(reset_partial_state=distributed.world_size() == 1)
     precision = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}[training.precision]
-    # Said out loud: without it, processes that find no GPU would each train alone, all into one folder.
+    # Explicitly: otherwise processes that find no GPU would each train alone, all into one folder.
     cpu = training.device == "cpu" or not torch.accelerator.is_available()
     try:
         accelerator = Accelerator(mixed_precision=precision, cpu=cpu)

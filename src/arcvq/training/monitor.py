@@ -6,6 +6,7 @@ import json
 import math
 import os
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any
@@ -14,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from arcvq.errors import Diverged
+from arcvq.metrics import metric_label
 from arcvq.storage import cannot_write
 from arcvq.training.event_file import EventFile
 from arcvq.training.run import RunFolder
@@ -22,8 +24,17 @@ from arcvq.training.run import RunFolder
 class Monitor:
     """Only the first process has a live one; the others' does nothing."""
 
-    def __init__(self, run: RunFolder, total_steps: int, *, active: bool, quiet: bool = False) -> None:
-        self.active, self.run = active, run
+    def __init__(
+        self,
+        run: RunFolder,
+        total_steps: int,
+        *,
+        headline: Sequence[str] = (),
+        active: bool = True,
+        quiet: bool = False,
+    ) -> None:
+        """`headline`: the numbers of an evaluation that the progress shows."""
+        self.active, self.run, self.headline = active, run, headline
         self.first_step = 0  # a resumed run's: TensorBoard forgets what came after it
         self.began = time.perf_counter()  # a resumed run's: earlier, by what it took before
         console = Console(stderr=True)
@@ -63,41 +74,34 @@ class Monitor:
             with suppress(OSError):
                 self._events.close()
 
-    def images_per_second(self, images: int) -> float | None:
+    def samples_per_second(self, samples: int) -> float | None:
         """Since the last call; None on the first, which has no beginning."""
         now = time.perf_counter()
-        before, self._since = self._since, (now, images)
-        return None if before is None or now == before[0] else (images - before[1]) / (now - before[0])
+        before, self._since = self._since, (now, samples)
+        return None if before is None or now == before[0] else (samples - before[1]) / (now - before[0])
 
     def pause(self) -> None:
         """An evaluation is about to take time that is not training's."""
         self._since = None
 
-    def train(self, step: int, epoch: float, values: dict[str, float | None]) -> None:
+    def train(self, step: int, epoch: float, values: dict[str, Any], headline: Sequence[str]) -> None:
         self._write({"kind": "train", "step": step, "epoch": epoch, **values})
-        self._status["loss"] = f"loss {values['loss']:.4f}"
-        if values.get("perplexity") is not None:
-            self._status["perplexity"] = f"perplexity {values['perplexity']:.0f}"
-        if values.get("images_per_second"):
-            self._status["speed"] = f"{values['images_per_second']:,.0f} img/s"
+        self._status |= {name: _shown(name, values[name]) for name in headline}
+        if values.get("samples_per_second"):
+            self._status["speed"] = f"{values['samples_per_second']:,.0f}/s"
         self.show(step)
 
     def evaluation(self, step: int, epoch: float, values: dict[str, Any]) -> None:
         self._write({"kind": "eval", "step": step, "epoch": epoch, **values})
-        if values.get("usage") is not None:
-            self._status["usage"] = f"usage {values['usage']:.0%}"
-        self._status["psnr"] = f"{values['psnr']:.2f} dB"
+        self._status |= {name: _shown(name, values[name]) for name in self.headline if values.get(name) is not None}
         self.show(step)
         if self._lines:
-            self._console.print(
-                f"{self.run.path.name} step {step}: {'  '.join(self._status.values())}", highlight=False, soft_wrap=True
-            )
+            status = "  ".join(self._status.values())
+            self._console.print(f"{self.run.path.name} step {step}: {status}", highlight=False, soft_wrap=True)
 
     def show(self, step: int) -> None:
         if self.active:
-            order = ("loss", "usage", "perplexity", "psnr", "speed")
-            status = "  ".join(self._status[name] for name in order if name in self._status)
-            self._progress.update(self._task, completed=step, status=status)
+            self._progress.update(self._task, completed=step, status="  ".join(self._status.values()))
 
     def flush(self) -> None:
         """Before a checkpoint: what it claims to have logged is on disk."""
@@ -122,6 +126,12 @@ class Monitor:
             raise Diverged(f"training diverged at step {record['step']}: not finite: {odd}") from None
         numbers = {name: value for name, value in record.items() if isinstance(value, (int, float)) and name != "step"}
         self._events.add({f"{record['kind']}/{name}": value for name, value in numbers.items()}, record["step"])
+
+
+def _shown(name: str, value: float) -> str:
+    """With its label, as the tables print it."""
+    metric = metric_label(name)
+    return f"{metric.label} {value:{metric.format}}"
 
 
 def _is_finite(value: Any) -> bool:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from arcvq.config import differences, read_yaml, to_dict
+from arcvq.config import differences, parse, read_yaml
 from arcvq.errors import ArcvqError
-from arcvq.storage import cannot_write, locked, read_json, write_bytes
-from arcvq.systems import System, parse_system
+from arcvq.storage import cannot_write, locked, read_json, write_bytes, write_json
+from arcvq.training.config import TrainingConfig
 
 
 class RunFolder:
@@ -33,10 +33,10 @@ class RunFolder:
         self.diverged = self.path / "diverged.json"
         self.lock = self.path / "lock"
 
-    def open(self, system: System, batches_per_epoch: int = 1) -> bool:
-        """Make the folder for this system (True), or check that the one there is of it, or of a shorter training (False)."""
+    def open(self, config: Mapping[str, Any], batches_per_epoch: int = 1) -> bool:
+        """Make the folder for a training with these settings (True), or check that the one there is of it, or of a shorter one (False)."""
         if self.config.is_file():
-            self.check(system, batches_per_epoch)
+            self.check(config, batches_per_epoch)
             return False
         try:
             if self.path.exists() and (
@@ -46,22 +46,18 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise cannot_write(self.path, error) from None
-        self.write_config(system)
+        self.write_config(config)
         return True
 
-    def write_config(self, system: System) -> None:
-        text = yaml.safe_dump(_plain(to_dict(system)), sort_keys=False, allow_unicode=True)
-        write_bytes(self.config, text.encode())
+    def write_config(self, config: Mapping[str, Any]) -> None:
+        write_bytes(self.config, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True).encode())
 
-    def check(self, system: System, batches_per_epoch: int = 1) -> None:
-        """The run there is of exactly this system, or finished and to be extended: then only the length differs."""
-        there, same_length, wanted = self.system(), self.system(), system.training
-        if not (there.training.stages or wanted.stages):
-            training = replace(there.training, epochs=wanted.epochs, steps=wanted.steps)
-            same_length = replace(there, training=training)
-        difference = next(differences(to_dict(same_length), to_dict(system)), None)
-        if difference is None and there != system:
-            steps, planned = (sum(each.training.stage_steps(batches_per_epoch)) for each in (there, system))
+    def check(self, config: Mapping[str, Any], batches_per_epoch: int = 1) -> None:
+        """The run there was made with exactly these settings, or is finished and to be extended: then only the length differs."""
+        there, here = self.read_config(), dict(config)
+        difference = next(differences(_without_length(there), _without_length(here)), None)
+        if difference is None and there != here:
+            steps, planned = (_planned_steps(each, batches_per_epoch) for each in (there, here))
             if planned < steps:
                 difference = f"{steps} steps there and {planned} here, and a run cannot be made shorter"
             elif not self.training.is_file():
@@ -71,11 +67,7 @@ class RunFolder:
         if difference is not None:
             raise ArcvqError(f"{self.path}: holds a run of another configuration: {difference}; choose another --out")
 
-    def has_begun(self) -> bool:
-        """Whether there is something to go on from: then the weights come from there."""
-        return self.training.is_file() or any(self.checkpoints.glob("step-*"))
-
-    def trained_steps(self) -> int | None:
+    def finished_steps(self) -> int | None:
         """How many steps a finished run took; None while it is not finished."""
         if not self.training.is_file():
             return None
@@ -84,11 +76,24 @@ class RunFolder:
             raise ArcvqError(f"{self.training}: expected a whole number of steps, got {steps!r}")
         return steps
 
-    def extend(self, system: System) -> None:
+    def is_finished(self, config: Mapping[str, Any]) -> bool:
+        """Whether a training with exactly these settings has ended here."""
+        if self.finished_steps() is None or not self.config.is_file() or self.read_config() != dict(config):
+            return False
+        return "extended" not in read_json(self.training, "a finished run")
+
+    def extend(self, config: Mapping[str, Any]) -> None:
         """Make a finished run the unfinished one of a longer training. training.json goes last: after a kill, this is done again."""
-        self.write_config(system)
+        write_json(self.training, {**read_json(self.training, "a finished run"), "extended": True})
+        self.write_config(config)
         for file in (*self.path.glob("evaluation-*.json"), self.training):
             file.unlink()
+
+    def read_config(self) -> dict[str, Any]:
+        """What config.yaml says."""
+        if not self.config.is_file():
+            raise ArcvqError(f"{self.path}: not a run: config.yaml is missing")
+        return read_yaml(self.config)
 
     def left_by_a_kill(self, path: Path) -> bool:
         """A config.yaml that was never whole: there is no run yet."""
@@ -101,15 +106,7 @@ class RunFolder:
         """One training at a time."""
         return locked(self.lock, "training")
 
-    def system(self) -> System:
-        if not self.config.is_file():
-            raise ArcvqError(f"{self.path}: not a run: config.yaml is missing")
-        try:
-            return parse_system(read_yaml(self.config))
-        except ArcvqError as error:
-            raise ArcvqError(f"{self.config}: {error}") from None
-
-    def sweep(self) -> None:
+    def remove_partial_writes(self) -> None:
         """Remove what a kill left half-written: `arcvq.storage` writes under a name that begins with a dot."""
         for aside in self.path.glob(f".{self.model.name}.old.*/{self.model.name}"):
             if not self.model.exists():
@@ -127,8 +124,8 @@ class RunFolder:
             for left in path.parent.glob(f".{path.name}*"):
                 shutil.rmtree(left) if left.is_dir() else left.unlink()
 
-    def forget_after(self, step: int) -> None:
-        """Drop what metrics.jsonl says of steps after `step`, and a line torn by a kill: the resumed run writes them again."""
+    def truncate_metrics(self, step: int) -> None:
+        """Drop the lines of metrics.jsonl after `step`, and a line torn by a kill: the resumed run writes them again."""
         if not self.metrics.exists():
             return
         kept = []
@@ -142,7 +139,13 @@ class RunFolder:
         write_bytes(self.metrics, b"".join(kept))
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+def _without_length(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings without the length of a training in one stage."""
+    training = config.get("training") or {}
+    if training.get("stages"):
+        return dict(config)
+    return {**config, "training": {key: value for key, value in training.items() if key not in ("steps", "epochs")}}
+
+
+def _planned_steps(config: Mapping[str, Any], batches_per_epoch: int) -> int:
+    return sum(parse(TrainingConfig, config.get("training") or {}).stage_steps(batches_per_epoch))

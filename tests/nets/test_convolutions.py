@@ -6,15 +6,19 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from arcvq.tokenizers import products
+from arcvq.nets import convolutions
 
 CASES = {
-    "window": (products.WindowConv2d(3, 8), products.window_conv, (3, 3, 12, 20)),
-    "window, grey": (products.WindowConv2d(1, 8), products.window_conv, (5, 1, 28, 28)),
-    "window, smallest": (products.WindowConv2d(3, 8), products.window_conv, (2, 3, 2, 2)),
-    "transposed": (products.WindowConvTranspose2d(8, 3), products.window_conv_transpose, (3, 8, 5, 7)),
-    "transposed, smallest": (products.WindowConvTranspose2d(8, 1), products.window_conv_transpose, (2, 8, 1, 1)),
-    "point": (products.PointConv2d(8, 5), products.point_conv, (3, 8, 4, 6)),
+    "window": (convolutions.WindowConv2d(3, 8), convolutions.window_conv, (3, 3, 12, 20)),
+    "window, grey": (convolutions.WindowConv2d(1, 8), convolutions.window_conv, (5, 1, 28, 28)),
+    "window, smallest": (convolutions.WindowConv2d(3, 8), convolutions.window_conv, (2, 3, 2, 2)),
+    "transposed": (convolutions.WindowConvTranspose2d(8, 3), convolutions.window_conv_transpose, (3, 8, 5, 7)),
+    "transposed, smallest": (
+        convolutions.WindowConvTranspose2d(8, 1),
+        convolutions.window_conv_transpose,
+        (2, 8, 1, 1),
+    ),
+    "point": (convolutions.PointConv2d(8, 5), convolutions.point_conv, (3, 8, 4, 6)),
 }
 
 
@@ -68,9 +72,9 @@ def test_a_product_compiles_whole(case: str) -> None:
 @pytest.mark.parametrize(
     ("module", "plain"),
     [
-        (products.WindowConv2d(3, 8), nn.Conv2d(3, 8, 4, stride=2, padding=1)),
-        (products.WindowConvTranspose2d(8, 3), nn.ConvTranspose2d(8, 3, 4, stride=2, padding=1)),
-        (products.PointConv2d(8, 5), nn.Conv2d(8, 5, 1)),
+        (convolutions.WindowConv2d(3, 8), nn.Conv2d(3, 8, 4, stride=2, padding=1)),
+        (convolutions.WindowConvTranspose2d(8, 3), nn.ConvTranspose2d(8, 3, 4, stride=2, padding=1)),
+        (convolutions.PointConv2d(8, 5), nn.Conv2d(8, 5, 1)),
     ],
 )
 def test_the_weights_are_pytorchs_own(module: nn.Module, plain: nn.Module) -> None:
@@ -85,14 +89,14 @@ class OnGpu(torch.Tensor):
 
 def test_compiled_for_a_gpu_products_are_used_unless_they_are_tensorfloat32(monkeypatch: pytest.MonkeyPatch) -> None:
     used = []
-    monkeypatch.setattr(products, "window_conv", lambda *_: used.append(precision))
+    monkeypatch.setattr(convolutions, "window_conv", lambda *_: used.append(precision))
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     image = torch.randn(1, 1, 4, 4).as_subclass(OnGpu)
     before = torch.get_float32_matmul_precision()
     try:
         for precision in ("highest", "high"):
             torch.set_float32_matmul_precision(precision)
-            products.WindowConv2d(1, 2)(image)
+            convolutions.WindowConv2d(1, 2)(image)
         assert used == ["highest"]
     finally:
         torch.set_float32_matmul_precision(before)

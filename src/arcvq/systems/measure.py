@@ -14,10 +14,12 @@ from arcvq.data import Images, load_images
 from arcvq.errors import ArcvqError
 from arcvq.metrics import Evaluation, evaluate_under
 from arcvq.storage import read_json, write_json
+from arcvq.systems.train import read_run
+from arcvq.tasks import Reconstructor
 from arcvq.tokenizers import Tokenizer
+from arcvq.tokenizers.saving import to_config as tokenizer_config
+from arcvq.training import RunFolder
 from arcvq.training.environment import device_name, library_versions, today
-from arcvq.training.observe import Reconstructor
-from arcvq.training.run import RunFolder
 
 
 @dataclass
@@ -50,11 +52,11 @@ def measure(
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     tokenizer = Tokenizer.from_pretrained(source, device=device)
     run = RunFolder(source)
-    system = run.system() if run.config.is_file() else None
-    name = data or (system.data.name if system else None)
+    config = read_run(run) if run.config.is_file() else None
+    name = data or (config.data.name if config else None)
     if name is None:
         raise ArcvqError(f"{source}: is a model without a run, so it has no data set of its own: say --data NAME")
-    root = root or (system.data.root if system else None)
+    root = root or (config.data.root if config else None)
     images = load_images(
         name, split="test", root=Path(root) if root else None, image_size=tokenizer.image_size, limit=limit
     )
@@ -74,13 +76,13 @@ def measure(
     if metrics is None or "bits_per_image" in metrics:  # of which it is the counterpart
         evaluations = [replace(each, metrics={**each.metrics, **reconstruct.metrics}) for each in evaluations]
     document: dict[str, Any] = {
-        "name": system.title if system else str(source),
+        "name": config.title if config else str(source),
         "system": tokenizer.system,
         "data": name,
-        "seed": system.training.seed if system else None,
+        "seed": config.training.seed if config else None,
         "protocols": {e.protocol: e.to_json() for e in evaluations},
         "parameters": sum(p.numel() for p in tokenizer.parameters()),
-        "config": to_dict(system) if system else tokenizer.to_config(),
+        "config": to_dict(config) if config else tokenizer_config(tokenizer),
         "training": read_json(run.training, "a finished run") if run.training.is_file() else None,
         "measured": {
             "date": today(),
@@ -88,7 +90,7 @@ def measure(
             "versions": library_versions(),
         },
     }
-    if system and record:
+    if config and record:
         for evaluation in evaluations:
             write_json(run.path / f"evaluation-{evaluation.protocol}.json", evaluation.to_json())
     return Measured(tokenizer, images, evaluations, document)

@@ -1,16 +1,16 @@
-"""The small trunk: its size, its shapes, its skip path."""
+"""The small autoencoder: its size, its shapes, its skip path."""
 
 import pytest
 import torch
 from torch import nn
 
 from arcvq import VQ, ArcvqError, Tokenizer
-from arcvq.tokenizers import SmallTrunkConfig
-from arcvq.tokenizers.small import ResidualBlock
+from arcvq.nets import SmallAutoencoder, SmallConfig
+from arcvq.nets.small import ResidualBlock
 
 
 def paper_tokenizer(channels: int) -> Tokenizer:
-    return Tokenizer(channels, SmallTrunkConfig(), VQ(64, 512))
+    return Tokenizer(SmallAutoencoder(channels, SmallConfig()), VQ(64, 512))
 
 
 @pytest.mark.parametrize(("channels", "parameters"), [(1, 691_393), (3, 695_491)])
@@ -57,8 +57,8 @@ def test_a_residual_block_leaves_its_input_alone() -> None:
 
 def test_the_configuration_reaches_every_block() -> None:
     for skip_activated in (True, False):
-        trunk = SmallTrunkConfig(width=8, residual_blocks=3, latent_dim=4, skip_activated=skip_activated)
-        blocks = [m for m in Tokenizer(1, trunk, VQ(4, 8)).modules() if isinstance(m, ResidualBlock)]
+        config = SmallConfig(width=8, residual_blocks=3, latent_dim=4, skip_activated=skip_activated)
+        blocks = [m for m in Tokenizer(SmallAutoencoder(1, config), VQ(4, 8)).modules() if isinstance(m, ResidualBlock)]
         assert len(blocks) == 6
         assert {block.skip_activated for block in blocks} == {skip_activated}
 
@@ -72,13 +72,14 @@ def test_the_configuration_reaches_every_block() -> None:
         ({"residual_blocks": 10**7}, "residual_blocks .* 10000000"),
     ],
 )
-def test_an_impossible_trunk_is_refused(options: dict[str, int], message: str) -> None:
-    with pytest.raises(ArcvqError, match=message):
-        SmallTrunkConfig(**options)
+def test_an_impossible_configuration_is_refused(options: dict[str, int], message: str) -> None:
+    with pytest.raises(ArcvqError) as raised:
+        SmallConfig(**options)
+    assert str(raised.value) == message
 
 
 def test_a_quantizer_of_another_width_and_images_without_channels_are_refused() -> None:
-    with pytest.raises(ArcvqError, match=r"32 wide .* 64 wide"):
-        Tokenizer(1, SmallTrunkConfig(), VQ(32, 8))
-    with pytest.raises(ArcvqError, match="channels"):
-        Tokenizer(0, SmallTrunkConfig(), VQ(64, 8))
+    with pytest.raises(ArcvqError, match="takes latents 32 wide but the autoencoder makes them 64 wide"):
+        Tokenizer(SmallAutoencoder(1, SmallConfig()), VQ(32, 8))
+    with pytest.raises(ArcvqError, match="channels must be at least 1, got 0"):
+        Tokenizer(SmallAutoencoder(0, SmallConfig()), VQ(64, 8))

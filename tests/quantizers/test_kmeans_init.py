@@ -83,39 +83,39 @@ def test_the_seed_decides() -> None:
 @pytest.mark.parametrize("options", [{}, {"heads": 2}, {"code_dim": 3}])
 @pytest.mark.parametrize("cls", [VQ, ArcVQ])
 def test_a_layer_started_on_its_latents_uses_all_its_codes(cls: type[VQ], options: dict[str, Any]) -> None:
-    quantizer = cls(4, 16, start="kmeans", **options)
+    quantizer = cls(4, 16, init="kmeans", **options)
     latents = torch.randn(8, 4, 6, 6)
-    quantizer.kmeans_start_(latents)
+    quantizer.kmeans_init_(latents)
     out = quantizer(latents)
     assert out.stats["usage"].item() == 1.0
 
 
 def test_an_arcvq_start_lies_on_the_unit_sphere() -> None:
-    quantizer = ArcVQ(4, 16, start="kmeans")
-    quantizer.kmeans_start_(7 * torch.randn(8, 4, 6, 6))
+    quantizer = ArcVQ(4, 16, init="kmeans")
+    quantizer.kmeans_init_(7 * torch.randn(8, 4, 6, 6))
     torch.testing.assert_close(quantizer.codebook.detach().norm(dim=1), torch.ones(16))
 
 
 def test_training_before_the_start_is_an_error_and_evaluation_is_not() -> None:
-    quantizer = VQ(4, 16, start="kmeans")
-    with pytest.raises(ArcvqError, match="kmeans_start_"):
+    quantizer = VQ(4, 16, init="kmeans")
+    with pytest.raises(ArcvqError, match=r"call kmeans_init_\(latents\) before training"):
         quantizer(torch.randn(5, 4))
     quantizer.eval()(torch.randn(5, 4))
 
 
 def test_a_started_codebook_is_known_as_such_after_loading() -> None:
-    quantizer = VQ(4, 16, start="kmeans")
-    quantizer.kmeans_start_(torch.randn(60, 4))
-    loaded = VQ(4, 16, start="kmeans")
+    quantizer = VQ(4, 16, init="kmeans")
+    quantizer.kmeans_init_(torch.randn(60, 4))
+    loaded = VQ(4, 16, init="kmeans")
     loaded.load_state_dict(quantizer.state_dict())
     loaded(torch.randn(5, 4))
 
 
 def test_no_latents_to_start_from_is_an_error() -> None:
     with pytest.raises(ArcvqError, match="at least one point"):
-        VQ(4, 16, start="kmeans").kmeans_start_(torch.zeros(0, 4))
+        VQ(4, 16, init="kmeans").kmeans_init_(torch.zeros(0, 4))
 
 
 def test_latents_that_are_not_numbers_are_refused_by_the_start_too() -> None:
     with pytest.raises(ArcvqError, match="non-finite"):
-        VQ(4, 16, start="kmeans").kmeans_start_(torch.full((5, 4), float("nan")))
+        VQ(4, 16, init="kmeans").kmeans_init_(torch.full((5, 4), float("nan")))

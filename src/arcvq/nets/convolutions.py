@@ -24,7 +24,7 @@ class WindowConv2d(nn.Conv2d):
         super().__init__(channels, out, 4, stride=2, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
-        return window_conv(x, self.weight, self.bias) if _pays(x) else super().forward(x)
+        return window_conv(x, self.weight, self.bias) if _use_matmul(x) else super().forward(x)
 
 
 class WindowConvTranspose2d(nn.ConvTranspose2d):
@@ -34,7 +34,7 @@ class WindowConvTranspose2d(nn.ConvTranspose2d):
         super().__init__(channels, out, 4, stride=2, padding=1)
 
     def forward(self, x: Tensor, output_size: list[int] | None = None) -> Tensor:
-        products = output_size is None and _pays(x)
+        products = output_size is None and _use_matmul(x)
         return window_conv_transpose(x, self.weight, self.bias) if products else super().forward(x, output_size)
 
 
@@ -45,10 +45,10 @@ class PointConv2d(nn.Conv2d):
         super().__init__(channels, out, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        return point_conv(x, self.weight, self.bias) if _pays(x) else super().forward(x)
+        return point_conv(x, self.weight, self.bias) if _use_matmul(x) else super().forward(x)
 
 
-def _pays(x: Tensor) -> bool:
+def _use_matmul(x: Tensor) -> bool:
     """Compiled for a GPU, that is: otherwise cutting an image into windows takes several walks over it. Not where products are
     switched to TensorFloat-32: a convolution's precision is its own switch's to say."""
     return x.is_cuda and torch.compiler.is_compiling() and not is_exporting() and products_are_float32()

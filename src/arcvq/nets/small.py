@@ -1,31 +1,29 @@
-"""The small convolutional trunk of the paper's MNIST and CIFAR-10 models: 4× down, 4× up."""
+"""The small convolutional autoencoder of the paper's MNIST and CIFAR-10 models: 4× down, 4× up."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from arcvq.errors import ArcvqError
-from arcvq.tokenizers.products import PointConv2d, WindowConv2d, WindowConvTranspose2d
+from arcvq.nets.autoencoder import Autoencoder, AutoencoderConfig, Decoded
+from arcvq.nets.convolutions import PointConv2d, WindowConv2d, WindowConvTranspose2d
 
 
 @dataclass(kw_only=True)
-class SmallTrunkConfig:
+class SmallConfig(AutoencoderConfig):
     """width           channels at the latent's resolution (half of it one level up)
     residual_blocks  in the encoder and again in the decoder
     residual_width   channels inside a residual block
-    latent_dim       D, the width of the latents
-    skip_activated   the skip path carries relu(x) instead of x: the original code's in-place relu does that, and so did its numbers
+    skip_activated   the skip path carries relu(x) instead of x, as an in-place relu in the original code made it
     """
 
-    trunk: Literal["small"] = "small"
     width: int = 128
     residual_blocks: int = 2
     residual_width: int = 32
-    latent_dim: int = 64
     skip_activated: bool = True
 
     def __post_init__(self) -> None:
@@ -37,7 +35,6 @@ class SmallTrunkConfig:
 
     @property
     def downsampling(self) -> int:
-        """How many times smaller the latents' sides are than the image's."""
         return 4
 
 
@@ -54,7 +51,7 @@ class ResidualBlock(nn.Module):
         return (activated if self.skip_activated else x) + update
 
 
-def residual_stack(config: SmallTrunkConfig) -> nn.Sequential:
+def residual_stack(config: SmallConfig) -> nn.Sequential:
     blocks = [
         ResidualBlock(config.width, config.residual_width, config.skip_activated) for _ in range(config.residual_blocks)
     ]
@@ -64,7 +61,7 @@ def residual_stack(config: SmallTrunkConfig) -> nn.Sequential:
 class SmallEncoder(nn.Sequential):
     """(B, C, H, W) in [-1, 1] → latents (B, latent_dim, H/4, W/4)."""
 
-    def __init__(self, channels: int, config: SmallTrunkConfig) -> None:
+    def __init__(self, channels: int, config: SmallConfig) -> None:
         width = config.width
         super().__init__(
             WindowConv2d(channels, width // 2),  # H/2
@@ -80,7 +77,7 @@ class SmallEncoder(nn.Sequential):
 class SmallDecoder(nn.Sequential):
     """Quantized latents (B, latent_dim, h, w) → (B, C, 4h, 4w), not squashed."""
 
-    def __init__(self, channels: int, config: SmallTrunkConfig) -> None:
+    def __init__(self, channels: int, config: SmallConfig) -> None:
         width = config.width
         super().__init__(
             nn.Conv2d(config.latent_dim, width, 3, padding=1),
@@ -89,3 +86,34 @@ class SmallDecoder(nn.Sequential):
             nn.ReLU(),
             WindowConvTranspose2d(width // 2, channels),  # 4h
         )
+
+
+class SmallAutoencoder(Autoencoder):
+    """4× down, 4× up, with a few residual blocks on either side."""
+
+    Config: ClassVar[type[AutoencoderConfig]] = SmallConfig
+
+    def __init__(self, channels: int, config: SmallConfig) -> None:
+        super().__init__(channels, config)
+        self.encoder = SmallEncoder(channels, config)
+        self.decoder = SmallDecoder(channels, config)
+
+    def encode(self, images: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Any]:
+        return self.encoder(images), None
+
+    def decode(self, latents: Tensor, context: Any = None) -> Decoded:
+        return Decoded(self.decoder(latents))
+
+    @property
+    def last_layer(self) -> Tensor:
+        last = self.decoder[-1]
+        assert isinstance(last, nn.ConvTranspose2d)
+        return last.weight
+
+    @property
+    def maps_per_pixel(self) -> int:
+        assert isinstance(self.config, SmallConfig)
+        return self.config.width
+
+    def parts(self) -> list[nn.Module]:
+        return [self.encoder, self.decoder]

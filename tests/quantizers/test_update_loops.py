@@ -14,7 +14,7 @@ STEPS = 4
 
 
 class Training:
-    """A small autoencoder around a quantizer whose every kind of upkeep is on."""
+    """A small autoencoder around a quantizer whose every kind of update is on."""
 
     def __init__(self, attached: bool) -> None:
         torch.manual_seed(7)
@@ -194,7 +194,7 @@ LOOPS: dict[str, Callable[..., None]] = {
 
 
 @pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS.keys())
-def test_attached_and_with_after_step_the_upkeep_is_the_same(loop: Callable[[Training], None]) -> None:
+def test_attached_and_with_after_step_the_update_is_the_same(loop: Callable[[Training], None]) -> None:
     attached, explicit = run(loop, attached=True), run(loop, attached=False)
     assert attached.quantizer.step.item() == STEPS
     ours, theirs = attached.quantizer.state_dict(), explicit.quantizer.state_dict()
@@ -214,7 +214,7 @@ def test_attached_and_with_after_step_the_upkeep_is_the_same(loop: Callable[[Tra
     ],
     ids=["reentrant", "checkpointing", "everything", "validation", "adversarial"],
 )
-def test_what_happens_around_a_step_does_not_change_its_upkeep(
+def test_what_happens_around_a_step_does_not_change_its_update(
     loop: Callable[[Training], None], attached: bool
 ) -> None:
     if loop is adversarial:  # its own judge changes the generator's gradient: compare the time and the bound alone
@@ -236,4 +236,4 @@ def test_accumulation_counts_the_tokens_of_every_micro_batch() -> None:
     outputs = [quantizer(direction.repeat(4, 1)) for direction in before]
     quantizer.after_step(*outputs)
     assert torch.equal(quantizer.codebook.detach(), before), "a code used in one micro-batch was taken for dead"
-    assert torch.equal(quantizer.share, torch.full((4,), 0.25))
+    assert torch.equal(quantizer.usage_ema, torch.full((4,), 0.25))

@@ -9,14 +9,14 @@ from torch import Tensor
 
 from arcvq.functional import unit
 
-Start = Literal["uniform", "unit-sphere", "normal", "scaled-normal", "kmeans"]
+Init = Literal["uniform", "unit-sphere", "normal", "scaled-normal", "kmeans"]
 
 
-def starting_codes(start: Start, codebook_size: int, code_dim: int) -> Tensor:
+def initial_codes(init: Init, codebook_size: int, code_dim: int) -> Tensor:
     """(K, code_dim). Those of `kmeans` lie as `uniform` ones until the first latents are seen."""
     shape = (codebook_size, code_dim)
-    if start == "unit-sphere":
+    if init == "unit-sphere":
         return unit(torch.empty(shape).uniform_(-1, 1))
-    if start in ("normal", "scaled-normal"):
-        return torch.randn(shape) * (1.0 if start == "normal" else code_dim**-0.5)
+    if init in ("normal", "scaled-normal"):
+        return torch.randn(shape) * (1.0 if init == "normal" else code_dim**-0.5)
     return torch.empty(shape).uniform_(-1 / codebook_size, 1 / codebook_size)

@@ -1,0 +1,62 @@
+"""Random crops and flips, drawn from (seed, epoch, index): a resumed run sees the same pixels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from arcvq.errors import ArcvqError
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """flip  mirror left and right, every other time
+    crop  side of a square cut out at a random place
+    """
+
+    flip: bool = False
+    crop: int | None = None
+
+    def check(self, height: int, width: int) -> None:
+        if self.crop is not None and not 1 <= self.crop <= min(height, width):
+            raise ArcvqError(f"data.crop is {self.crop}, but the images are {height}×{width}")
+
+
+def draw(options: Augmentation, size: tuple[int, int], seed: int, epoch: int, index: Tensor) -> dict[str, Tensor]:
+    """For images `index` (b,) of this size: `flip` bool (b,), `top` and `left` int64 (b,)."""
+    draws = {}
+    if options.flip:
+        draws["flip"] = torch.from_numpy(random_bits(seed, epoch, 0, index.numpy()) & np.uint64(1)).bool()
+    if options.crop is not None:
+        for stream, (name, side) in enumerate(zip(("top", "left"), size), 1):
+            places = np.uint64(side - options.crop + 1)
+            draws[name] = torch.from_numpy((random_bits(seed, epoch, stream, index.numpy()) % places).astype(np.int64))
+    return draws
+
+
+def augment(pixels: Tensor, draws: Mapping[str, Tensor], options: Augmentation) -> Tensor:
+    """Cut out and mirror pixels (b, C, H, W). Reads nothing on the host."""
+    if options.crop is not None:
+        steps = torch.arange(options.crop, device=pixels.device)
+        rows = (draws["top"][:, None] + steps)[:, None, :, None]  # (b, 1, crop, 1)
+        columns = (draws["left"][:, None] + steps)[:, None, None, :]  # (b, 1, 1, crop)
+        batch = torch.arange(pixels.shape[0], device=pixels.device)[:, None, None, None]
+        channels = torch.arange(pixels.shape[1], device=pixels.device)[None, :, None, None]
+        pixels = pixels[batch, channels, rows, columns]
+    if options.flip:
+        pixels = torch.where(draws["flip"][:, None, None, None], pixels.flip(-1), pixels)
+    return pixels
+
+
+def random_bits(seed: int, epoch: int, stream: int, index: np.ndarray) -> np.ndarray:
+    """uint64 (b,): SplitMix64 of the four numbers, the same on every machine."""
+    key = np.random.SeedSequence([seed, epoch, stream]).generate_state(1, np.uint64)[0]
+    with np.errstate(over="ignore"):
+        bits = key + (index.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+        bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return bits ^ (bits >> np.uint64(31))

@@ -1,0 +1,55 @@
+"""Parts of your own: registered by name, so that a YAML can pick them by `kind`."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from arcvq.config import nearest
+from arcvq.errors import ArcvqError
+from arcvq.nets import AUTOENCODERS
+from arcvq.objectives import OBJECTIVES
+from arcvq.quantizers import QUANTIZERS
+from arcvq.systems.config import TASKS, RunConfig
+
+REGISTRIES: dict[str, Any] = {"autoencoder": AUTOENCODERS, "objective": OBJECTIVES, "quantizer": QUANTIZERS}
+
+
+def register(what: str, name: str, cls: type) -> None:
+    """Add a part: `register("quantizer", "mine", MyQuantizer)`.
+
+    what  autoencoder, objective or quantizer: a class with a dataclass `Config` of its own, picked by `kind: NAME`;
+          or task: a dataclass that derives from RunConfig, picked by `task: NAME`
+    """
+    if what == "task":
+        if not issubclass(cls, RunConfig):
+            raise ArcvqError(f"{cls.__name__}: a task is registered by its configuration, which derives from RunConfig")
+        if name in TASKS:
+            raise ArcvqError(f"there is a task {name!r} already: choose another name")
+        TASKS[name] = cls
+    elif what in REGISTRIES:
+        REGISTRIES[what].register(name, cls)
+    else:
+        raise ArcvqError(f"unknown part {what!r}{nearest(what, [*REGISTRIES, 'task'])}")
+
+
+def import_parts(path: str | Path) -> None:
+    """Run a Python file that registers parts. Only a command line or a program names it, never a YAML."""
+    path = Path(path)
+    if not path.is_file():
+        raise ArcvqError(f"{path}: no such file: --import takes a Python file")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ArcvqError(f"{path}: not a Python file: --import takes a file that ends in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(path.stem, module)  # dataclasses look their module up
+    try:
+        spec.loader.exec_module(module)
+    except ArcvqError as error:
+        raise ArcvqError(f"{path}: {error}") from None
+    except Exception as error:
+        line = traceback.extract_tb(error.__traceback__)[-1].lineno
+        raise ArcvqError(f"{path}, line {line}: {type(error).__name__}: {error}") from error

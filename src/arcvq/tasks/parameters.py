@@ -1,0 +1,32 @@
+"""Parameters chosen by the beginnings of their names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import nn
+
+from arcvq.errors import ArcvqError
+
+
+def belongs(name: str, prefixes: Sequence[str]) -> bool:
+    """Whether a dotted name is one of the prefixes, or is below one; every name is when there are none."""
+    return not prefixes or any(name == prefix or name.startswith(f"{prefix}.") for prefix in prefixes)
+
+
+def check_prefixes(names: Sequence[str], prefixes: Sequence[str], where: str) -> None:
+    """Every prefix names something."""
+    for prefix in prefixes:
+        if not any(belongs(name, [prefix]) for name in names):
+            parts = ", ".join(sorted({name.split(".")[0] for name in names}))
+            raise ArcvqError(f"{where}: no parameter's name begins with {prefix!r}; the parts are {parts}")
+
+
+def set_trained(network: nn.Module, prefixes: Sequence[str] | None) -> None:
+    """Let the parameters whose names begin so learn: all when nothing is named, none when None."""
+    for name, parameter in network.named_parameters():
+        parameter.requires_grad_(prefixes is not None and belongs(name, prefixes))
+
+
+def trained_parameters(network: nn.Module) -> list[nn.Parameter]:
+    return [parameter for parameter in network.parameters() if parameter.requires_grad]

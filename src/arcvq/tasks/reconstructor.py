@@ -1,0 +1,34 @@
+"""A tokenizer as the metrics call it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from arcvq.functional.precision import ieee_convolutions
+from arcvq.quantizers import Continuous
+from arcvq.tokenizers import Tokenizer
+
+
+class Reconstructor:
+    """images → (reconstruction, tokens), without gradients, in float32. Adds up the rate of continuous latents."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer, self.images, self.nats = tokenizer, 0, 0.0
+
+    @torch.no_grad()
+    def __call__(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
+        tokenizer = self.tokenizer
+        with ieee_convolutions():
+            quantized = tokenizer.quantize(tokenizer.latents(images))
+            reconstruction = tokenizer.to_images(quantized.quantized)
+        if isinstance(tokenizer.quantizer, Continuous):
+            self.images += len(images)
+            vectors = len(quantized.update_inputs.latents) / tokenizer.quantizer.positions
+            self.nats += float(quantized.stats["vector_rate"]) * vectors
+        return reconstruction.float(), quantized.tokens
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The rate: nats per image."""
+        return {"rate": self.nats / self.images} if self.images else {}

@@ -1,0 +1,179 @@
+"""Train a tokenizer: reconstruct images through its quantizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from arcvq.data import ImageSource, to_unit
+from arcvq.data.source import Batch, Source
+from arcvq.errors import ArcvqError
+from arcvq.quantizers import Quantizer
+from arcvq.tasks.codebook import codebook_state, save_codebook
+from arcvq.tasks.parameters import belongs, check_prefixes
+from arcvq.tasks.reconstructor import Reconstructor
+from arcvq.tasks.task import StepOutput, Task, sum_of_terms
+from arcvq.tokenizers import Tokenizer
+
+# Latents of so many images start a codebook that begins on them.
+INIT_IMAGES = 2048
+EVALUATED = ("l1", "mse", "psnr", "usage", "perplexity")
+
+
+class TokenizerTask(Task):
+    """One network, `tokenizer`. Its loss is the objective's plus the quantizer's.
+
+    objective  `objective(reconstruction, images)` → a scalar
+    stages     (steps, beginnings of the names of the parameters that learn) for each stage of the training; none: all, always
+    """
+
+    headline = ("usage", "perplexity", "psnr")
+    selection = "mse"
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        objective: Callable[[Tensor, Tensor], Tensor],
+        *,
+        stages: Sequence[tuple[int, Sequence[str]]] = (),
+        seed: int = 0,
+    ) -> None:
+        super().__init__({"tokenizer": tokenizer})
+        self.objective, self.stages, self.seed = objective, list(stages), seed
+        self.channels = tokenizer.channels
+        self._check_stages(tokenizer)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        tokenizer = self.networks["tokenizer"]
+        assert isinstance(tokenizer, Tokenizer)
+        return tokenizer
+
+    def phase(self, step: int) -> Hashable:
+        """The stage, counted from 0."""
+        ends = accumulate(steps for steps, _ in self.stages)
+        return next((i for i, end in enumerate(ends) if step < end), max(0, len(self.stages) - 1))
+
+    def trained(self, phase: Hashable) -> dict[str, Sequence[str]]:
+        assert isinstance(phase, int)
+        return {"tokenizer": self.stages[phase][1] if self.stages else ()}
+
+    def begin_phase(self, phase: Hashable) -> None:
+        """A codebook that the phase does not train is frozen, to restarts, bounds and running means too."""
+        prefixes = self.trained(phase)["tokenizer"]
+        for name, quantizer in named_quantizers(self.tokenizer):
+            learns = quantizer.codebook is not None and quantizer.codebook.requires_grad
+            quantizer.frozen = not (learns or belongs(f"{name}.codebook", prefixes))
+
+    def prepare(self, source: Source) -> None:
+        """Codes that begin on latents begin on those of the untrained encoder."""
+        quantizer = self.tokenizer.quantizer
+        if not quantizer.inits_from_latents:
+            return
+        images = images_of(source)
+        chosen = torch.randperm(len(images), generator=torch.Generator().manual_seed(self.seed))[:INIT_IMAGES]
+        with torch.no_grad():
+            latents = [self.tokenizer.latents(to_unit(images.gather(part))) for part in chosen.split(256)]
+        quantizer.init_from_latents_(torch.cat(latents), seed=self.seed)
+
+    def init_from(self, source: str) -> None:
+        """Load the weights, codes and running statistics of a run or a saved tokenizer. Step counts stay at 0."""
+        own, given = self.tokenizer.state_dict(), Tokenizer.from_pretrained(source).state_dict()
+        refused = f"training.init_from: {source} does not fit this configuration"
+        for name in dict.fromkeys([*own, *given]):
+            kind = name.rsplit(".", 1)[-1]
+            if kind == "step":
+                given[name] = own[name]
+            elif kind == "initialized":  # k-means has nothing left to do
+                given.pop(name, None)
+                if name in own:
+                    given[name] = own[name].new_ones(())
+            elif name not in own or name not in given:
+                raise ArcvqError(f"{refused}: only {'there' if name in given else 'here'} is a {name}")
+            elif own[name].shape != given[name].shape:
+                shapes = f"{tuple(given[name].shape)} there and {tuple(own[name].shape)} here"
+                raise ArcvqError(f"{refused}: {name} has the shape {shapes}")
+        self.tokenizer.load_state_dict(given)
+
+    def loss(
+        self, name: str, network: nn.Module, batch: Batch, shared: Mapping[str, Any], phase: Hashable
+    ) -> StepOutput:
+        images = to_unit(batch["image"], _layout(batch["image"]))  # (b, C, H, W) in [-1, 1]
+        reconstruction, quantized = network(images)
+        terms = {"reconstruction": self.objective(reconstruction, images), **quantized.losses}
+        quantized = quantized.detach()
+        stats = {name: value for name, value in quantized.stats.items() if name != "nonfinite"}
+        return sum_of_terms(terms, stats=stats, update=quantized, nonfinite=quantized.stats["nonfinite"])
+
+    def after_step(self, name: str, updates: Sequence[Any], phase: Hashable) -> None:
+        self.tokenizer.after_step(*updates)
+
+    def evaluate(self, source: Source, folder: Path | None, step: int) -> dict[str, Any]:
+        from arcvq.metrics import EXACT, evaluate
+
+        tokenizer = self.tokenizer
+        was_training = tokenizer.training
+        tokenizer.eval()
+        reconstruct = Reconstructor(tokenizer)
+        try:
+            result = evaluate(
+                reconstruct,
+                images_of(source),
+                protocol=EXACT,
+                codebook=tokenizer.quantizer.codebook,
+                device=tokenizer.device,
+                metrics=EVALUATED,
+            )
+        finally:
+            tokenizer.train(was_training)
+        if folder is not None:
+            save_codebook(folder / "codebooks", step, tokenizer.quantizer, result.counts)
+        return {**result.metrics, **reconstruct.metrics, **codebook_state(tokenizer.quantizer)}
+
+    def save(self, folder: Path, notes: dict[str, Any]) -> None:
+        self.tokenizer.save_pretrained(folder, notes=notes)
+
+    def facts(self, source: Source) -> dict[str, str]:
+        images = images_of(source)
+        return {"tokens": f"{self.tokenizer.tokens_per_image(images.height, images.width)} per image"}
+
+    @property
+    def compile_options(self) -> dict[str, Any]:
+        # With one channel, contiguous and channels-last strides look alike, and torch 2.11's layout pass was seen to guess wrong:
+        # grey images do without it.
+        return {"layout_optimization": self.channels > 1}
+
+    @property
+    def capture_blocker(self) -> str | None:
+        blocking = [each for _, each in named_quantizers(self.tokenizer) if not each.capturable]
+        return f"{type(blocking[0]).__name__} reads the host in its steps" if blocking else None
+
+    def _check_stages(self, tokenizer: Tokenizer) -> None:
+        parameters = [name for name, _ in tokenizer.named_parameters()]
+        # A codebook may learn without a gradient, and then it is no parameter.
+        codebooks = [f"{name}.codebook" for name, each in named_quantizers(tokenizer) if each.codebook is not None]
+        for i, (_, prefixes) in enumerate(self.stages):
+            where = f"training.stages[{i}].train"
+            check_prefixes([*parameters, *codebooks], prefixes, where)
+            if not any(belongs(name, prefixes) for name in parameters):
+                raise ArcvqError(f"{where}: nothing in {', '.join(prefixes)} learns by gradient")
+
+
+def named_quantizers(tokenizer: nn.Module) -> list[tuple[str, Quantizer]]:
+    return [(name, module) for name, module in tokenizer.named_modules() if isinstance(module, Quantizer)]
+
+
+def images_of(source: Source) -> Any:
+    if not isinstance(source, ImageSource):
+        raise ArcvqError(f"{source.name}: a tokenizer is trained on images, and this source holds something else")
+    return source.images
+
+
+def _layout(images: Tensor) -> torch.memory_format:
+    """A GPU's convolutions want the channels last in memory."""
+    return torch.channels_last if images.is_cuda else torch.preserve_format

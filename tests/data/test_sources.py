@@ -1,0 +1,281 @@
+"""Where batches come from: the same from any starting point, on any number of processes, from memory and from files."""
+
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from arcvq import ArcvqError
+from arcvq.data import (
+    Augmentation,
+    FolderImages,
+    ImageSource,
+    InMemoryImages,
+    Source,
+    TensorSource,
+    folder,
+    load_images,
+    load_sources,
+    write_png,
+)
+from arcvq.data.augment import draw, random_bits
+
+CLASSES = ("cat", "dog", "owl")
+COUNT, SIDE = 11, 8
+BOTH = Augmentation(flip=True, crop=5)
+
+
+def pixels() -> Tensor:
+    return torch.randint(0, 256, (COUNT, 3, SIDE, SIDE), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """COUNT images below train/, in three classes."""
+    root = tmp_path_factory.mktemp("images")
+    for index, image in enumerate(pixels()):
+        write_png(root / "train" / CLASSES[index * 3 // COUNT] / f"{index:02d}.png", image)
+    for index in range(3):
+        write_png(root / "test" / CLASSES[index] / "0.png", torch.zeros(3, SIDE, SIDE, dtype=torch.uint8))
+    return root
+
+
+@pytest.fixture
+def from_files(path: Path, monkeypatch: pytest.MonkeyPatch) -> FolderImages:
+    monkeypatch.setattr(folder, "MEMORY_LIMIT", 0)
+    images = load_images(f"folder:{path}", split="train")
+    assert isinstance(images, FolderImages)
+    return images
+
+
+@pytest.fixture
+def in_memory(path: Path) -> InMemoryImages:
+    images = load_images(f"folder:{path}", split="train")
+    assert isinstance(images, InMemoryImages)
+    assert torch.equal(images.pixels, pixels())
+    return images
+
+
+@pytest.fixture(params=["tensors", "memory", "files", "memory, augmented", "files, augmented"])
+def source(request: pytest.FixtureRequest, from_files: FolderImages, in_memory: InMemoryImages) -> Source:
+    if request.param == "tensors":
+        return TensorSource({"image": in_memory.pixels, "label": torch.arange(COUNT)}, 4)
+    images = in_memory if "memory" in request.param else from_files
+    return ImageSource(images, 4, BOTH if "augmented" in request.param else None)
+
+
+def walk(source: Source, count: int, *, seed: int = 3, **options: Any) -> list[dict[str, Tensor]]:
+    """The next `count` batches as a task sees them."""
+    return [dict(source.fetch(batch)) for batch in islice(source.batches(seed=seed, **options), count)]
+
+
+def equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_batches_are_the_same_from_any_starting_point(source: Source) -> None:
+    assert source.batches_per_epoch == 3
+    every = walk(source, 8)
+    assert [len(batch["image"]) for batch in every] == [4, 4, 3, 4, 4, 3, 4, 4]
+    assert [source.size(number) for number in range(8)] == [4, 4, 3, 4, 4, 3, 4, 4]
+    for first in (1, 2, 3, 7):
+        assert all(equal(*pair) for pair in zip(walk(source, 8 - first, first=first), every[first:], strict=True))
+
+
+def test_an_epoch_has_every_sample_once_in_an_order_of_its_own(in_memory: InMemoryImages) -> None:
+    source = TensorSource({"label": torch.arange(COUNT)}, 4)
+    epochs = [torch.cat([batch["label"] for batch in walk(source, 3, first=first)]) for first in (0, 3)]
+    assert all(epoch.sort().values.tolist() == list(range(COUNT)) for epoch in epochs)
+    assert not torch.equal(*epochs)
+    assert not torch.equal(epochs[0], torch.cat([batch["label"] for batch in walk(source, 3, seed=4)]))
+
+
+@pytest.mark.parametrize("kind", ["memory", "files"])
+def test_labels_come_along_with_their_images(kind: str, from_files: FolderImages, in_memory: InMemoryImages) -> None:
+    by_image = {image.numpy().tobytes(): index * 3 // COUNT for index, image in enumerate(pixels())}
+    for batch in walk(ImageSource(in_memory if kind == "memory" else from_files, 4), 5):
+        assert batch["image"].dtype == torch.uint8
+        assert batch["label"].dtype == torch.int64
+        assert batch["label"].tolist() == [by_image[image.numpy().tobytes()] for image in batch["image"]]
+
+
+def test_images_without_classes_have_no_labels() -> None:
+    (batch,) = walk(ImageSource(InMemoryImages("plain", pixels()), 4), 1)
+    assert batch.keys() == {"image"}
+
+
+def test_the_parts_of_two_processes_together_are_each_batch(source: Source) -> None:
+    parts = [walk(source, 7, rank=rank, world=2) for rank in range(2)]
+    for whole, first, second in zip(walk(source, 7), *parts, strict=True):
+        assert equal(whole, {name: torch.cat([first[name], second[name]]) for name in whole})
+
+
+def test_images_from_files_are_those_from_memory(from_files: FolderImages, in_memory: InMemoryImages) -> None:
+    for options in (None, Augmentation(flip=True), Augmentation(crop=5), BOTH):
+        pairs = zip(*(walk(ImageSource(each, 4, options), 7) for each in (from_files, in_memory)), strict=True)
+        assert all(equal(*pair) for pair in pairs)
+
+
+def epoch_of(images: InMemoryImages, options: Augmentation, batch_size: int, epoch: int = 0, seed: int = 3) -> Tensor:
+    source = ImageSource(images, batch_size, options)
+    count = source.batches_per_epoch
+    return torch.cat([batch["image"] for batch in walk(source, count, first=epoch * count, seed=seed)])
+
+
+@pytest.mark.parametrize("options", [Augmentation(flip=True), Augmentation(crop=5), BOTH], ids=["flip", "crop", "both"])
+def test_what_is_drawn_depends_on_seed_epoch_and_image_alone(options: Augmentation) -> None:
+    size, index = (SIDE, SIDE), torch.randperm(40)
+    first, again = draw(options, size, 3, 1, torch.arange(40)), draw(options, size, 3, 1, index)
+    assert all(torch.equal(first[name][index], again[name]) for name in first)
+    for seed, epoch in ((3, 2), (4, 1), (1, 3)):
+        other = draw(options, size, seed, epoch, torch.arange(40))
+        assert all(not torch.equal(first[name], other[name]) for name in first)
+    images = InMemoryImages("plain", pixels())
+    assert torch.equal(epoch_of(images, options, batch_size=4), epoch_of(images, options, batch_size=3))
+
+
+def test_every_flip_and_place_is_drawn_about_equally_often() -> None:
+    draws = draw(BOTH, (SIDE, 2 * SIDE), 3, 0, torch.arange(12_000))
+    assert draws["flip"].double().mean() == pytest.approx(0.5, abs=0.02)
+    for name, places in (("top", 4), ("left", 12)):
+        shares = draws[name].bincount(minlength=places) / 12_000
+        assert shares.shape == (places,)
+        assert shares.sub(1 / places).abs().max() < 0.02
+    together = torch.stack([draws[name].double() for name in ("flip", "top", "left")])
+    assert torch.corrcoef(together).fill_diagonal_(0).abs().max() < 0.05
+
+
+def test_random_bits_are_those_of_splitmix64() -> None:
+    """SplitMix64 in whole numbers of any size, from the key that NumPy's seed sequence gives."""
+    key, expected = int(np.random.SeedSequence([1, 2, 0]).generate_state(1, np.uint64)[0]), []
+    for index in range(3):
+        bits = (key + (index + 1) * 0x9E3779B97F4A7C15) % 2**64
+        bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+        bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EB % 2**64
+        expected.append(bits ^ (bits >> 31))
+    bits = random_bits(1, 2, 0, np.arange(3))
+    assert bits.dtype == np.uint64
+    assert bits.tolist() == expected
+
+
+def test_crops_and_flips_are_parts_of_the_image() -> None:
+    images = InMemoryImages("plain", pixels(), torch.arange(COUNT))
+    for batch in walk(ImageSource(images, 4, BOTH), 3):
+        for cut, index in zip(batch["image"], batch["label"].tolist()):
+            places = pixels()[index].unfold(1, 5, 1).unfold(2, 5, 1).movedim(0, 2).flatten(0, 1)  # (16, 3, 5, 5)
+            assert any(torch.equal(cut, each) or torch.equal(cut, each.flip(-1)) for each in places)
+
+
+def test_a_source_says_the_size_of_what_it_gives() -> None:
+    images = InMemoryImages("plain", pixels())
+    assert (ImageSource(images, 4).channels, ImageSource(images, 4).image_size) == (3, (SIDE, SIDE))
+    assert ImageSource(images, 4, BOTH).image_size == (5, 5)
+    assert walk(ImageSource(images, 4, BOTH), 1)[0]["image"].shape == (4, 3, 5, 5)
+
+
+@pytest.mark.parametrize("crop", [9, 12])
+def test_a_crop_larger_than_the_image_is_refused(crop: int) -> None:
+    images = InMemoryImages("plain", torch.zeros(2, 1, SIDE, 10, dtype=torch.uint8))
+    with pytest.raises(ArcvqError, match=f"crop is {crop}, but the images are 8×10"):
+        ImageSource(images, 4, Augmentation(crop=crop))
+
+
+def test_the_images_of_an_evaluation_have_the_size_of_the_crop() -> None:
+    source, evaluation = load_sources("sample", batch_size=4, limit=8, evaluation_images=6, augmentation=BOTH)
+    assert (source.length, evaluation.length) == (8, 6)
+    assert source.image_size == evaluation.image_size == (5, 5)
+    assert evaluation.augmentation is None
+
+
+def test_held_out_images_come_from_the_training_set() -> None:
+    source, evaluation = load_sources("sample", batch_size=4, holdout=10, limit=20, evaluation_images=5)
+    train = load_images("sample", split="train")
+    assert torch.equal(source.images.gather(torch.arange(20)), train.gather(torch.arange(20)))
+    assert torch.equal(evaluation.images.gather(torch.arange(5)), train.gather(len(train) - 10 + torch.arange(5)))
+
+
+@pytest.mark.parametrize("tensors", [{}, {"x": torch.zeros(0, 2)}, {"x": torch.zeros(3), "y": torch.zeros(4)}])
+def test_tensors_without_one_length_are_refused(tensors: dict[str, Tensor]) -> None:
+    with pytest.raises(ArcvqError, match="expected tensors of one length above 0"):
+        TensorSource(tensors, 4)
+
+
+def test_on_a_device_batches_are_looked_up_there(in_memory: InMemoryImages) -> None:
+    source = ImageSource(in_memory, 4, BOTH).to(torch.device("cpu"))
+    batch = next(source.batches(seed=3))
+    assert batch.keys() == {"index", "flip", "top", "left"}  # the pixels stay where they are
+    assert source.resident
+    assert not any(tensor.is_floating_point() for tensor in batch.values())
+
+
+class Decoded:
+    """Counts the images that are decoded."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        decode = FolderImages.decode
+
+        def counted(images: FolderImages, path: Path) -> Tensor:
+            self.count += 1
+            return decode(images, path)
+
+        monkeypatch.setattr(FolderImages, "decode", counted)
+
+
+@pytest.fixture
+def decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Decoded:
+    monkeypatch.setenv("ARCVQ_CACHE", str(tmp_path / "cache"))
+    return Decoded(monkeypatch)
+
+
+def test_the_pixel_variance_of_files_is_computed_once(from_files: FolderImages, decoded: Decoded) -> None:
+    expected = ((pixels().double() / 127.5) - 1).var(correction=0).item()
+    first = ImageSource(from_files, 4).pixel_variance()
+    assert first == pytest.approx(expected, rel=1e-12)
+    assert decoded.count == COUNT
+    assert ImageSource(from_files, 2, BOTH).pixel_variance() == first
+    assert decoded.count == COUNT
+
+
+def test_other_files_or_another_size_have_a_variance_of_their_own(
+    from_files: FolderImages, decoded: Decoded, tmp_path: Path
+) -> None:
+    copies = [tmp_path / f"{index:02d}.png" for index in range(2)]
+    for path, image in zip(copies, pixels()):
+        write_png(path, image)
+
+    def images(image_size: int | None = None) -> FolderImages:
+        side = image_size or SIDE
+        return FolderImages("folder", copies, channels=3, image_size=image_size, height=side, width=side)
+
+    before = images().pixel_variance()
+    assert images(4).pixel_variance() != before
+    assert decoded.count == 4
+    write_png(copies[1], torch.zeros(3, SIDE, SIDE, dtype=torch.uint8))
+    assert images().pixel_variance() != before
+    assert decoded.count == 6
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"pixel_variance": "wide"}', '{"pixel_variance": NaN}'])
+def test_a_damaged_variance_is_computed_again(
+    content: str, from_files: FolderImages, decoded: Decoded, tmp_path: Path
+) -> None:
+    first = from_files.pixel_variance()
+    (file,) = (tmp_path / "cache").glob("variance/*.json")
+    whole = file.read_text()
+    file.write_text(content)
+    assert from_files.pixel_variance() == first
+    assert (decoded.count, file.read_text()) == (2 * COUNT, whole)
+
+
+def test_without_a_place_for_the_variance_it_is_computed_each_time(
+    from_files: FolderImages, decoded: Decoded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("ARCVQ_CACHE", str(tmp_path / "file"))
+    assert from_files.pixel_variance() == from_files.pixel_variance()
+    assert decoded.count == 2 * COUNT
