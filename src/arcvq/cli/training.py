@@ -65,8 +65,10 @@ def add_train(commands: Commands) -> None:
     add_import(sub)
     sub.add_argument("--quiet", action="store_true", help="no progress")
     sub.add_argument("--json", action="store_true", help="print as JSON")
-    sub.usage = "arcvq train PRESET --out RUN [--key value ...] [--init-from RUN_OR_MODEL] [--import FILE.py] [--dry-run] [--quiet]"
-        " [--json]"
+    sub.usage = (
+        "arcvq train PRESET --out RUN [--key value ...] [--init-from RUN_OR_MODEL] [--import FILE.py] [--dry-run] "
+        "[--quiet] [--json]"
+    )
 
 
 def train(arguments: argparse.Namespace) -> int:
