@@ -13,7 +13,7 @@ import torch
 
 from arcvq.cli.command import positive
 from arcvq.errors import ArcvqError
-from arcvq.storage import check_file, write_json
+from arcvq.storage import check_writable_file, write_json
 from arcvq.tokenizers.inference import choose_device
 from benchmarks import sizes, steps, tokens
 from benchmarks.measure import machine, measure_limits
@@ -40,7 +40,7 @@ def main(words: list[str] | None = None) -> int:
         if arguments.command == "tables":
             return write_tables(arguments.check)
         if arguments.out:
-            check_file(arguments.out)
+            check_writable_file(arguments.out)
         measure(arguments)
     except ArcvqError as error:
         print(f"benchmarks: {error}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Files and folders appear whole or not at all, whatever goes wrong while they are written."""
+"""Atomic writes of files and folders, and one-line errors for unreadable files."""
 
 from pathlib import Path
 
@@ -7,14 +7,14 @@ import torch
 
 from arcvq.errors import ArcvqError
 from arcvq.storage import (
-    check_file,
-    check_folder,
+    atomic_folder,
+    check_writable_file,
+    check_writable_folder,
     read_json,
     read_tensors,
     write_bytes,
     write_json,
     write_tensors,
-    writing,
 )
 
 
@@ -26,27 +26,27 @@ def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.fsync", full)
 
 
-def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way", encoding="utf-8")
+def test_write_below_a_file_is_a_one_line_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("a file", encoding="utf-8")
     with pytest.raises(ArcvqError, match=r"page\.html: cannot be written") as raised:
         write_bytes(tmp_path / "file" / "page.html", b"page")
     assert "\n" not in str(raised.value)
 
 
-def test_a_place_that_may_not_be_written_is_told_before_the_work(
+def test_check_writable_refuses_missing_permission_and_files_as_folders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    check_file(tmp_path / "new" / "result.json")
-    monkeypatch.setattr("os.access", lambda path, mode: Path(path) != tmp_path)  # a root's tests may write anywhere
-    for check in (check_file, check_folder):
+    check_writable_file(tmp_path / "new" / "result.json")
+    monkeypatch.setattr("os.access", lambda path, mode: Path(path) != tmp_path)  # root may write anywhere
+    for check in (check_writable_file, check_writable_folder):
         with pytest.raises(ArcvqError, match=r"new.*: no permission to write there"):
             check(tmp_path / "new" / "result.json")
     (tmp_path / "file").touch()
     with pytest.raises(ArcvqError, match=r"file: is a file; expected a folder"):
-        check_file(tmp_path / "file" / "result.json")
+        check_writable_file(tmp_path / "file" / "result.json")
 
 
-def test_a_failed_write_leaves_the_old_file(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_failed_write_keeps_old_file(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     write_bytes(tmp_path / "page", b"old")
     request.getfixturevalue("full_disk")
     with pytest.raises(ArcvqError, match="page: the disk is full"):
@@ -55,31 +55,31 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, request: pytest.Fixt
     assert (tmp_path / "page").read_bytes() == b"old"
 
 
-def test_a_folder_replaces_the_old_one_whole(tmp_path: Path) -> None:
+def test_atomic_folder_replaces_old_folder(tmp_path: Path) -> None:
     for name in ("first", "second"):
-        with writing(tmp_path / "model") as folder:
+        with atomic_folder(tmp_path / "model") as folder:
             (folder / name).write_text(name, encoding="utf-8")
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
     assert [path.name for path in (tmp_path / "model").iterdir()] == ["second"]
 
 
-def test_a_folder_whose_writing_fails_leaves_the_old_one(tmp_path: Path) -> None:
-    with writing(tmp_path / "model") as folder:
+def test_failed_atomic_folder_keeps_old_folder(tmp_path: Path) -> None:
+    with atomic_folder(tmp_path / "model") as folder:
         (folder / "old").touch()
-    with pytest.raises(ArcvqError), writing(tmp_path / "model") as folder:
+    with pytest.raises(ArcvqError), atomic_folder(tmp_path / "model") as folder:
         (folder / "missing").read_text(encoding="utf-8")
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
     assert [path.name for path in (tmp_path / "model").iterdir()] == ["old"]
 
 
 @pytest.mark.usefixtures("full_disk")
-def test_a_full_disk_leaves_no_folder(tmp_path: Path) -> None:
-    with pytest.raises(ArcvqError, match="model: the disk is full"), writing(tmp_path / "model") as folder:
+def test_full_disk_leaves_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(ArcvqError, match="model: the disk is full"), atomic_folder(tmp_path / "model") as folder:
         (folder / "part").write_text("x", encoding="utf-8")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_tensors_and_json_come_back(tmp_path: Path) -> None:
+def test_tensors_and_json_round_trip(tmp_path: Path) -> None:
     write_tensors(tmp_path / "t.safetensors", {"a": torch.arange(6).view(2, 3).t()})
     write_json(tmp_path / "t.json", {"a": 1.5})
     assert torch.equal(read_tensors(tmp_path / "t.safetensors", "a test")["a"], torch.arange(6).view(2, 3).t())
@@ -87,13 +87,13 @@ def test_tensors_and_json_come_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff\xfe"])
-def test_unreadable_json_names_the_file(tmp_path: Path, content: bytes) -> None:
+def test_unreadable_json_error_names_file(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "state.json").write_bytes(content)
     with pytest.raises(ArcvqError, match=r"state\.json: "):
         read_json(tmp_path / "state.json", "a test")
 
 
-def test_truncated_tensors_name_the_file(tmp_path: Path) -> None:
+def test_truncated_tensors_error_names_file(tmp_path: Path) -> None:
     path = tmp_path / "t.safetensors"
     write_tensors(path, {"a": torch.zeros(100)})
     path.write_bytes(path.read_bytes()[:-10])
@@ -101,7 +101,7 @@ def test_truncated_tensors_name_the_file(tmp_path: Path) -> None:
         read_tensors(path, "a test")
 
 
-def test_a_number_that_json_does_not_know_is_refused(tmp_path: Path) -> None:
+def test_write_json_refuses_nan(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="Out of range float"):
         write_json(tmp_path / "t.json", {"a": float("nan")})
     assert list(tmp_path.iterdir()) == []

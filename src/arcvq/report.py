@@ -12,7 +12,7 @@ import torch
 from arcvq.analysis import RunHistory, diagnose, write_report
 from arcvq.data import Images, load_images, to_uint8, to_unit
 from arcvq.errors import ArcvqError
-from arcvq.storage import check_folder, read_tensors
+from arcvq.storage import check_writable_folder, read_tensors
 from arcvq.systems import TokenizerConfig, read_run
 from arcvq.tokenizers import Tokenizer
 from arcvq.training import RunFolder
@@ -46,7 +46,7 @@ def make_report(folders: Sequence[str | Path], out: Path, *, title: str = "", no
     runs = _load(folders)
     configs = {run.name: _config(run) for run in runs}
     data = _common_data(configs)
-    check_folder(out)
+    check_writable_folder(out)
     notes, originals, rebuilt = list(notes), None, {}
     try:
         images = _test_images(configs[runs[0].name])

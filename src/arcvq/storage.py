@@ -1,4 +1,4 @@
-"""Files that are whole or absent: written beside their place, flushed to disk, then renamed."""
+"""Atomic writes: a file or folder is written under a temporary name, flushed to disk, then renamed."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from torch import Tensor
 
 from arcvq.errors import ArcvqError
 
-# What an .npz may hold when unpacked: a small file can announce any size.
+# Bytes that an .npz may have when unpacked: a small file can claim any size.
 ARRAYS_LIMIT = 1 << 30
 
 
 def cache_folder() -> Path | None:
-    """Where results are kept that can be computed again: ARCVQ_CACHE, or a folder in the home folder; None without a home."""
+    """The folder for cached results: ARCVQ_CACHE, or ~/.cache/arcvq; None without a home folder."""
     try:
         return Path(os.environ.get("ARCVQ_CACHE") or Path.home() / ".cache" / "arcvq")
     except RuntimeError:
@@ -33,8 +33,8 @@ def cache_folder() -> Path | None:
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[Path]:
-    """A temporary folder that becomes `path` when the block ends well, and vanishes when it does not."""
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """Yield a temporary folder that replaces `path` when the block ends; after an error it is deleted."""
     temporary: Path | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -42,25 +42,25 @@ def writing(path: Path) -> Iterator[Path]:
         yield temporary
         for file in temporary.rglob("*"):
             if file.is_file():
-                _flush(file)
+                _sync_to_disk(file)
         temporary.chmod(0o755)
-        _replace(temporary, path)
+        _move_folder(temporary, path)
     except OSError as error:
-        raise cannot_write(path, error) from error
+        raise write_error(path, error) from error
     finally:
         if temporary is not None and temporary.exists():
             shutil.rmtree(temporary, ignore_errors=True)
 
 
 @contextmanager
-def locked(file: Path, who: str) -> Iterator[None]:
-    """One at a time, named by `who`, writes to the folder of `file`. The lock is the process's: a killed one leaves none behind."""
-    import fcntl  # not everywhere, and not needed to read
+def folder_lock(file: Path, who: str) -> Iterator[None]:
+    """Hold a lock on the folder of `file`; an error if another `who` holds it. The lock ends with the process."""
+    import fcntl  # missing on Windows, and only needed to write
 
     try:
         lock = file.open("a")
     except OSError as error:
-        raise cannot_write(file.parent, error) from None
+        raise write_error(file.parent, error) from None
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -71,47 +71,50 @@ def locked(file: Path, who: str) -> Iterator[None]:
         yield
 
 
-def check_file(path: Path) -> None:
-    """A folder where a file should go is told before the work whose result would go there, and so is what `check_folder` tells."""
-    _check_name(path)
-    check_folder(path.parent)
+def check_writable_file(path: Path) -> None:
+    """Raise before long work if `path` is a folder or its folder cannot be written to."""
+    _check_not_folder(path)
+    check_writable_folder(path.parent)
 
 
-def _check_name(path: Path) -> None:
+def _check_not_folder(path: Path) -> None:
+    """Raise if `path` is a folder, or has no file name."""
     if not path.name or path.is_dir():
         raise ArcvqError(f"{path}: is a folder; expected the name of a file")
 
 
-def check_folder(path: Path) -> None:
-    """A file where a folder should go, or one above it, is told as early, and a folder that nothing may be written into."""
-    there = next((each for each in (path, *path.parents) if each.exists()), None)
-    if there is not None and not there.is_dir():
-        raise ArcvqError(f"{there}: is a file; expected a folder")
-    if there is not None and not os.access(there, os.W_OK | os.X_OK):
-        raise cannot_write(path, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
+def check_writable_folder(path: Path) -> None:
+    """Raise before long work if `path` or a folder above it is a file, or may not be written to."""
+    existing = next((each for each in (path, *path.parents) if each.exists()), None)
+    if existing is not None and not existing.is_dir():
+        raise ArcvqError(f"{existing}: is a file; expected a folder")
+    if existing is not None and not os.access(existing, os.W_OK | os.X_OK):
+        raise write_error(path, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """One file, whole or absent."""
-    _check_name(path)
+    """Write a file atomically: readers see the old file or the whole new one."""
+    _check_not_folder(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_bytes(data)
-        _flush(temporary)
+        _sync_to_disk(temporary)
         temporary.replace(path)
     except OSError as error:
-        raise cannot_write(path, error) from error
+        raise write_error(path, error) from error
     finally:
-        with suppress(OSError):  # its folder may never have been one
+        with suppress(OSError):  # the parent may not be a folder
             temporary.unlink(missing_ok=True)
 
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
+    """Write a mapping as indented JSON, atomically; NaN and infinity are errors."""
     write_bytes(path, (json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode())
 
 
 def read_text(path: Path) -> str:
+    """Read a UTF-8 text file."""
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -119,6 +122,7 @@ def read_text(path: Path) -> str:
 
 
 def read_json(path: Path, what: str) -> dict[str, Any]:
+    """Read a JSON object. If the file is missing, the error says that its folder is not `what`, e.g. "a saved tokenizer"."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -131,11 +135,13 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write named tensors as a safetensors file, atomically."""
     plain = {name: tensor.detach().to("cpu").contiguous() for name, tensor in tensors.items()}
     write_bytes(path, safetensors.torch.save(plain))
 
 
 def read_tensors(path: Path, what: str) -> dict[str, Tensor]:
+    """Read a safetensors file to the CPU. `what` as in `read_json`."""
     try:
         return safetensors.torch.load(path.read_bytes())
     except FileNotFoundError:
@@ -145,10 +151,10 @@ def read_tensors(path: Path, what: str) -> dict[str, Tensor]:
 
 
 def read_arrays(path: Path, what: str) -> dict[str, np.ndarray]:
-    """The arrays of an .npz of at most ARRAYS_LIMIT bytes, unpacked. Nothing in it is executed."""
+    """Read the arrays of an .npz file of at most ARRAYS_LIMIT unpacked bytes. Pickles are refused, so no code runs."""
     try:
         with zipfile.ZipFile(path) as archive:
-            size = sum(file.file_size for file in archive.infolist())  # no more than this is ever unpacked
+            size = sum(file.file_size for file in archive.infolist())  # zipfile unpacks no more than this
         if size > ARRAYS_LIMIT:
             raise ArcvqError(
                 f"{path}: holds {size / 2**30:.1f} GiB when unpacked, at most {ARRAYS_LIMIT / 2**30:.0f} GiB are read: split it"
@@ -159,12 +165,12 @@ def read_arrays(path: Path, what: str) -> dict[str, np.ndarray]:
         raise ArcvqError(f"{path}: no such {what}") from None
     except ArcvqError:
         raise
-    except Exception as error:  # numpy and zipfile raise a dozen kinds for a damaged archive
+    except Exception as error:  # numpy and zipfile raise many kinds for a damaged archive
         raise ArcvqError(f"{path}: not a readable .npz {what} ({type(error).__name__})") from None
 
 
-def cannot_write(path: Path, error: OSError) -> ArcvqError:
-    """One line for a disk that is full, a folder that is not ours, and the rest."""
+def write_error(path: Path, error: OSError) -> ArcvqError:
+    """The one-line ArcvqError for a failed write: full disk, no permission, or another reason."""
     if error.errno == errno.ENOSPC:
         return ArcvqError(f"{path}: the disk is full: free some space or choose another --out")
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
@@ -172,8 +178,11 @@ def cannot_write(path: Path, error: OSError) -> ArcvqError:
     return ArcvqError(f"{path}: cannot be written: {error.strerror or error}")
 
 
-def _replace(temporary: Path, path: Path) -> None:
-    """Rename over an existing folder too. A kill between the two renames leaves the old one aside, as .NAME.old.*/NAME."""
+def _move_folder(temporary: Path, path: Path) -> None:
+    """Rename `temporary` to `path`, and delete an older folder there.
+
+    A kill between the two renames leaves the old folder as .NAME.old.*/NAME.
+    """
     if path.exists():
         old = Path(tempfile.mkdtemp(prefix=f".{path.name}.old.", dir=path.parent))
         path.rename(old / path.name)
@@ -181,10 +190,11 @@ def _replace(temporary: Path, path: Path) -> None:
         shutil.rmtree(old, ignore_errors=True)
     else:
         temporary.rename(path)
-    _flush(path.parent)
+    _sync_to_disk(path.parent)
 
 
-def _flush(path: Path) -> None:
+def _sync_to_disk(path: Path) -> None:
+    """Flush a file or folder to disk (fsync)."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

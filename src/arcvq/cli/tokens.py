@@ -46,13 +46,13 @@ def add_encode(commands: Commands) -> None:
 
 
 def encode(arguments: argparse.Namespace) -> int:
-    from arcvq.storage import check_file
+    from arcvq.storage import check_writable_file
     from arcvq.terminal import progress_bar
     from arcvq.tokenizers.files import encode_files
 
     if arguments.out.suffix != ".npz":
         raise ArcvqError(f"{arguments.out}: a token file's name ends in .npz")
-    check_file(arguments.out)
+    check_writable_file(arguments.out)
     tokenizer = _tokenizer(arguments)
     skipped: dict[str, str] = {}
     with progress_bar("encoding") as progress:

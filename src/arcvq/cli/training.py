@@ -145,12 +145,12 @@ def add_evaluate(commands: Commands) -> None:
 
 
 def evaluate(arguments: argparse.Namespace) -> int:
-    from arcvq.storage import check_file, write_json
+    from arcvq.storage import check_writable_file, write_json
     from arcvq.systems import measure
     from arcvq.terminal import print_measured, progress_bar
 
     if arguments.out:
-        check_file(arguments.out)
+        check_writable_file(arguments.out)
     whole = not (arguments.data or arguments.root or arguments.limit or arguments.metrics)
     with progress_bar() as progress:
         measured = measure(

@@ -20,7 +20,7 @@ from arcvq.data.folder import EXTENSIONS
 from arcvq.data.folder import image_paths as images_below
 from arcvq.data.reading import check_readable, image_threads, one_ahead, read_each
 from arcvq.errors import ArcvqError
-from arcvq.storage import check_folder, read_arrays, write_bytes
+from arcvq.storage import check_writable_folder, read_arrays, write_bytes
 from arcvq.tokenizers.inference import Precision, check_precision
 from arcvq.tokenizers.tokenizer import Tokenizer
 
@@ -168,7 +168,7 @@ def fingerprint(tokenizer: Tokenizer) -> str:
 
 def output_paths(folder: Path, names: Sequence[str]) -> list[Path]:
     """A PNG for each image, at its original's path below `folder`."""
-    check_folder(folder)
+    check_writable_folder(folder)
     return [folder / name for name in unique_names([safe_path(name) for name in names])]
 
 

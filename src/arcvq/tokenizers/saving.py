@@ -15,7 +15,7 @@ from arcvq.config import Choice, parse, to_dict
 from arcvq.errors import ArcvqError
 from arcvq.nets import AUTOENCODERS, AutoencoderConfig
 from arcvq.quantizers import QUANTIZERS, QuantizerConfig
-from arcvq.storage import read_json, read_tensors, write_bytes, write_json, write_tensors, writing
+from arcvq.storage import atomic_folder, read_json, read_tensors, write_bytes, write_json, write_tensors
 from arcvq.tokenizers.build import build_tokenizer
 from arcvq.tokenizers.card import model_card
 from arcvq.tokenizers.tokenizer import Tokenizer
@@ -76,7 +76,7 @@ def save(tokenizer: Tokenizer, directory: Path, notes: Mapping[str, Any]) -> Pat
     others = sorted(path.name for path in directory.iterdir() if path.name not in FILES) if directory.is_dir() else []
     if others:
         raise ArcvqError(f"{directory}: holds other things ({others[0]}): save into a folder of its own")
-    with writing(directory) as folder:
+    with atomic_folder(directory) as folder:
         write_json(folder / "config.json", to_config(tokenizer))
         write_tensors(folder / "model.safetensors", tokenizer.state_dict())
         write_bytes(folder / "README.md", model_card(tokenizer, dict(notes)).encode())

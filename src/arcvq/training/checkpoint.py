@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from arcvq.config import parse
 from arcvq.errors import ArcvqError
-from arcvq.storage import read_json, read_tensors, write_json, write_tensors, writing
+from arcvq.storage import atomic_folder, read_json, read_tensors, write_json, write_tensors
 
 KEPT = 2
 
@@ -43,7 +43,7 @@ def save_checkpoint(
     process, in rank order."""
     path = root / f"step-{position.step:08d}"
     plain = {}
-    with writing(path) as folder:
+    with atomic_folder(path) as folder:
         for name, network in networks.items():
             write_tensors(folder / f"{name}.safetensors", network.state_dict())
         for name, average in averages.items():

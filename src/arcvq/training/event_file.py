@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from arcvq.storage import cannot_write
+from arcvq.storage import write_error
 
 
 class EventFile:
@@ -25,7 +25,7 @@ class EventFile:
             folder.mkdir(parents=True, exist_ok=True)
             self._file = self.path.open("wb")
         except OSError as error:
-            raise cannot_write(folder, error) from None
+            raise write_error(folder, error) from None
         self._records = RecordWriter(self._file)
         self._write(file_version="brain.Event:2")
         self._write(step=first_step, session_log=SessionLog(status=SessionLog.START))
@@ -46,4 +46,4 @@ class EventFile:
             self._records.write(Event(wall_time=time.time(), **fields).SerializeToString())
             self._file.flush()
         except OSError as error:
-            raise cannot_write(self.path, error) from None
+            raise write_error(self.path, error) from None

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from arcvq.errors import Diverged
 from arcvq.metrics import metric_label
-from arcvq.storage import cannot_write
+from arcvq.storage import write_error
 from arcvq.training.event_file import EventFile
 from arcvq.training.run import RunFolder
 
@@ -58,7 +58,7 @@ class Monitor:
             try:
                 self._file = self.run.metrics.open("ab")
             except OSError as error:
-                raise cannot_write(self.run.path, error) from None
+                raise write_error(self.run.path, error) from None
             self._events = EventFile(self.run.tensorboard, self.first_step + 1)
             self._progress.start()
         return self
@@ -110,7 +110,7 @@ class Monitor:
                 self._file.flush()
                 os.fsync(self._file.fileno())
             except OSError as error:
-                raise cannot_write(self.run.metrics, error) from None
+                raise write_error(self.run.metrics, error) from None
 
     def _write(self, record: dict[str, Any]) -> None:
         if not self.active:
@@ -120,7 +120,7 @@ class Monitor:
             self._file.write(json.dumps(record, allow_nan=False).encode() + b"\n")
             self._file.flush()
         except OSError as error:
-            raise cannot_write(self.run.metrics, error) from None
+            raise write_error(self.run.metrics, error) from None
         except ValueError:
             odd = ", ".join(f"{name} {value}" for name, value in record.items() if not _is_finite(value))
             raise Diverged(f"training diverged at step {record['step']}: not finite: {odd}") from None

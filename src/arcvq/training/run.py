@@ -13,7 +13,7 @@ import yaml
 
 from arcvq.config import differences, parse, read_yaml
 from arcvq.errors import ArcvqError
-from arcvq.storage import cannot_write, locked, read_json, write_bytes, write_json
+from arcvq.storage import folder_lock, read_json, write_bytes, write_error, write_json
 from arcvq.training.config import TrainingConfig
 
 
@@ -45,7 +45,7 @@ class RunFolder:
                 raise ArcvqError(f"{self.path}: exists and is not a run: choose another --out")
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise cannot_write(self.path, error) from None
+            raise write_error(self.path, error) from None
         self.write_config(config)
         return True
 
@@ -104,7 +104,7 @@ class RunFolder:
 
     def locked(self) -> AbstractContextManager[None]:
         """One training at a time."""
-        return locked(self.lock, "training")
+        return folder_lock(self.lock, "training")
 
     def remove_partial_writes(self) -> None:
         """Remove what a kill left half-written: `arcvq.storage` writes under a name that begins with a dot."""
