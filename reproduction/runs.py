@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from arcvq.config import nearest, to_dict
+from arcvq.config import did_you_mean, to_dict
 from arcvq.errors import ArcvqError
 from arcvq.metrics import PROTOCOLS
 from arcvq.storage import read_json, write_bytes, write_json
@@ -102,7 +102,7 @@ def choose(
     tables, runs = document["tables"], document["runs"]
     keys = {name: key for key, each in tables.items() for name in (key, each.get("alias")) if name}
     if table != "all" and table not in keys:
-        raise ArcvqError(f"no table {table!r}{nearest(table, ['all', *keys])}")
+        raise ArcvqError(f"no table {table!r}{did_you_mean(table, ['all', *keys])}")
     chosen = list(tables.values()) if table == "all" else [tables[keys[table]]]
     for word in settings:
         if word.partition("=")[0] in OWN:
@@ -112,7 +112,7 @@ def choose(
     known = {name for each in chosen for name in each["runs"]}
     for name in only:
         if name not in known:
-            raise ArcvqError(f"--only {name}: {table} has no such run{nearest(name, known)}")
+            raise ArcvqError(f"--only {name}: {table} has no such run{did_you_mean(name, known)}")
     found = [
         Run(
             where,

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from arcvq import ArcvqError
-from arcvq.config import Choice, merge, nearest, override, parse, read_yaml, to_dict
+from arcvq.config import Choice, did_you_mean, merge, override, parse, read_yaml, to_dict
 from arcvq.registry import Registry
 
 
@@ -279,9 +279,9 @@ def test_a_missing_file_and_a_folder_are_named(tmp_path: Path) -> None:
 
 
 def test_the_nearest_names_come_first_and_all_of_them_when_none_is_near() -> None:
-    assert nearest("scal", ["scale", "margin"]) == ": did you mean scale?"
-    assert nearest("xyz", ["scale", "margin"]) == ": expected one of margin, scale"
-    assert nearest("xyz", []) == ""
+    assert did_you_mean("scal", ["scale", "margin"]) == ": did you mean scale?"
+    assert did_you_mean("xyz", ["scale", "margin"]) == ": expected one of margin, scale"
+    assert did_you_mean("xyz", []) == ""
 
 
 def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:

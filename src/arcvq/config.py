@@ -47,7 +47,7 @@ def parse(cls: type[T], data: Any, where: str = "") -> T:
     for key in data:
         if key not in fields:
             deeper = [_join(where, name) for name in _dotted(cls) if name.endswith(f".{key}")]
-            hint = f": did you mean {' or '.join(deeper)}?" if deeper else nearest(str(key), fields)
+            hint = f": did you mean {' or '.join(deeper)}?" if deeper else did_you_mean(str(key), fields)
             raise ArcvqError(f"unknown key {_join(where, str(key))!r}{hint}")
     values = {}
     for name, field in fields.items():
@@ -233,7 +233,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return data
 
 
-def nearest(name: str, names: Iterable[str]) -> str:
+def did_you_mean(name: str, names: Iterable[str]) -> str:
     """': did you mean …?' or the list of what there is, to end a message with."""
     names = list(names)
     close = get_close_matches(name, names, n=3, cutoff=0.5)

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
-from arcvq.config import nearest
+from arcvq.config import did_you_mean
 from arcvq.errors import ArcvqError
 
 Built = TypeVar("Built")
@@ -20,7 +20,7 @@ class Registry(Generic[Built]):
 
     def __getitem__(self, kind: str) -> type[Built]:
         if kind not in self:
-            raise ArcvqError(f"unknown {self.what} {kind!r}{nearest(str(kind), self._kinds)}")
+            raise ArcvqError(f"unknown {self.what} {kind!r}{did_you_mean(str(kind), self._kinds)}")
         return self._kinds[kind]
 
     def __iter__(self) -> Iterator[str]:

@@ -81,7 +81,7 @@ def test_batches_are_the_same_from_any_starting_point(source: Source) -> None:
     assert source.batches_per_epoch == 3
     every = walk(source, 8)
     assert [len(batch["image"]) for batch in every] == [4, 4, 3, 4, 4, 3, 4, 4]
-    assert [source.size(number) for number in range(8)] == [4, 4, 3, 4, 4, 3, 4, 4]
+    assert [source.samples_in_batch(number) for number in range(8)] == [4, 4, 3, 4, 4, 3, 4, 4]
     for first in (1, 2, 3, 7):
         assert all(equal(*pair) for pair in zip(walk(source, 8 - first, first=first), every[first:], strict=True))
 

@@ -23,5 +23,5 @@ def test_images_shrink_to_tokens_and_grow_back(kind: str) -> None:
     assert isinstance(autoencoder.last_layer, nn.Parameter)
     assert any(autoencoder.last_layer is p for p in autoencoder.parameters())
     assert autoencoder.maps_per_pixel >= config.width
-    parameters = {p for part in autoencoder.parts() for p in part.parameters()}
+    parameters = {p for part in autoencoder.modules_to_compile() for p in part.parameters()}
     assert parameters == set(autoencoder.parameters())

@@ -46,7 +46,7 @@ class Source:
     def batches_per_epoch(self) -> int:
         return batch_count(self.length, self.batch_size)
 
-    def size(self, number: int) -> int:
+    def samples_in_batch(self, number: int) -> int:
         """How many samples global batch `number` holds: the last of an epoch may be smaller."""
         return min(self.batch_size, self.length - number % self.batches_per_epoch * self.batch_size)
 

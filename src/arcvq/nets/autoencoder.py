@@ -62,6 +62,6 @@ class Autoencoder(nn.Module):
         """Channels of the largest activations, at the image's size: what memory a pixel takes."""
         raise NotImplementedError
 
-    def parts(self) -> list[nn.Module]:
+    def modules_to_compile(self) -> list[nn.Module]:
         """The modules that are compiled for inference, each on its own."""
         raise NotImplementedError

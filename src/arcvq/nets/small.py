@@ -115,5 +115,5 @@ class SmallAutoencoder(Autoencoder):
         assert isinstance(self.config, SmallConfig)
         return self.config.width
 
-    def parts(self) -> list[nn.Module]:
+    def modules_to_compile(self) -> list[nn.Module]:
         return [self.encoder, self.decoder]

@@ -117,5 +117,5 @@ class StackedAutoencoder(Autoencoder):
         assert isinstance(self.config, StackedConfig)
         return self.config.width
 
-    def parts(self) -> list[nn.Module]:
+    def modules_to_compile(self) -> list[nn.Module]:
         return [self.encoder, self.decoder]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from arcvq import distributed
-from arcvq.config import nearest, parse
+from arcvq.config import did_you_mean, parse
 from arcvq.errors import ArcvqError, Diverged
 from arcvq.functional import perplexity, token_counts
 from arcvq.quantizers.attachment import Attachment, UpdateReminder
@@ -48,7 +48,7 @@ def options_of(config: type[Config], options: dict[str, Any]) -> Config:
     names = [field.name for field in dataclasses.fields(config)]  # type: ignore[arg-type]
     for name in options:
         if name not in names:
-            raise ArcvqError(f"unknown option {name!r}{nearest(name, names)}")
+            raise ArcvqError(f"unknown option {name!r}{did_you_mean(name, names)}")
     return parse(config, options)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from arcvq.config import Choice, merge, nearest, parse
+from arcvq.config import Choice, did_you_mean, merge, parse
 from arcvq.data import Augmentation, ImageSource, load_sources
 from arcvq.data.source import Source
 from arcvq.errors import ArcvqError
@@ -190,7 +190,7 @@ def config_class(data: Mapping[str, Any]) -> type[RunConfig]:
     """The dataclass that a configuration's `task` picks."""
     task = data.get("task", "tokenizer")
     if not isinstance(task, str) or task not in TASKS:
-        raise ArcvqError(f"unknown task {task!r}{nearest(str(task), TASKS)}")
+        raise ArcvqError(f"unknown task {task!r}{did_you_mean(str(task), TASKS)}")
     return TASKS[task]
 
 
@@ -202,7 +202,7 @@ def with_defaults(data: Mapping[str, Any]) -> dict[str, Any]:
             raise ArcvqError(f"missing key 'system' (or 'task'): expected one of {', '.join(sorted(SYSTEMS))}")
         return dict(data)
     if not isinstance(name, str) or name not in SYSTEMS:
-        raise ArcvqError(f"unknown system {name!r}{nearest(str(name), SYSTEMS)}")
+        raise ArcvqError(f"unknown system {name!r}{did_you_mean(str(name), SYSTEMS)}")
     system = SYSTEMS[name]
     for section in system.kinds:
         own, given = system.defaults[section]["kind"], data.get(section)

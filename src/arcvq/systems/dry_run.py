@@ -39,7 +39,8 @@ def dry_run(config: RunConfig) -> DryRun:
         trainer.begin()
         seconds = []
         for batch in trainer.batches():
-            whole = trainer.source.size(trainer.stage_step) == min(trainer.source.batch_size, trainer.source.length)
+            source = trainer.source
+            whole = source.samples_in_batch(trainer.stage_step) == min(source.batch_size, source.length)
             began = time.perf_counter()
             trainer.step(batch)
             if trainer.device.type == "cuda":

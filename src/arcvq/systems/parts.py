@@ -8,7 +8,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from arcvq.config import nearest
+from arcvq.config import did_you_mean
 from arcvq.errors import ArcvqError
 from arcvq.nets import AUTOENCODERS
 from arcvq.objectives import OBJECTIVES
@@ -33,7 +33,7 @@ def register(what: str, name: str, cls: type) -> None:
     elif what in REGISTRIES:
         REGISTRIES[what].register(name, cls)
     else:
-        raise ArcvqError(f"unknown part {what!r}{nearest(what, [*REGISTRIES, 'task'])}")
+        raise ArcvqError(f"unknown part {what!r}{did_you_mean(what, [*REGISTRIES, 'task'])}")
 
 
 def import_parts(path: str | Path) -> None:

@@ -9,7 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from arcvq.config import nearest, override, read_yaml
+from arcvq.config import did_you_mean, override, read_yaml
 from arcvq.errors import ArcvqError
 from arcvq.systems.config import RunConfig, TokenizerConfig, config_class, parse_config, with_defaults
 
@@ -37,7 +37,7 @@ def preset_path(source: str) -> Path:
             raise ArcvqError(f"{source}: no such file")
         return path
     if source not in preset_names():
-        raise ArcvqError(f"unknown preset {source!r}{nearest(source, preset_names())}")
+        raise ArcvqError(f"unknown preset {source!r}{did_you_mean(source, preset_names())}")
     return preset_folder() / f"{source}.yaml"
 
 

@@ -156,9 +156,9 @@ class StackedTokenizer(Tokenizer):
     def to_images(self, quantized: Tensor) -> Tensor:
         return self._decode_from(self.autoencoder.decode(quantized).images, len(self.lower))
 
-    def parts(self) -> list[nn.Module]:
+    def modules_to_compile(self) -> list[nn.Module]:
         below: list[nn.Module] = [part for level in self.levels_below for part in (level.encoder, level.decoder)]
-        return [*below, *self.autoencoder.parts()]
+        return [*below, *self.autoencoder.modules_to_compile()]
 
     @property
     def quantizers(self) -> list[HVQ]:

@@ -103,8 +103,8 @@ class Tokenizer(nn.Module):
         if channels_last:
             self.to(memory_format=torch.channels_last)
         if compile:
-            for part in self.parts():
-                part.compile()
+            for module in self.modules_to_compile():
+                module.compile()
         return self
 
     def latents(self, images: Tensor) -> Tensor:
@@ -145,9 +145,9 @@ class Tokenizer(nn.Module):
         parts = whole.split(batch_size or self.batch_size(*size))
         return work(whole) if len(parts) < 2 else torch.cat([work(part) for part in parts])
 
-    def parts(self) -> list[nn.Module]:
+    def modules_to_compile(self) -> list[nn.Module]:
         """What lies outside quantizers, in the modules that are compiled."""
-        return self.autoencoder.parts()
+        return self.autoencoder.modules_to_compile()
 
     @contextmanager
     def _inference(self, precision: str) -> Iterator[None]:

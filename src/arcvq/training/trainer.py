@@ -276,7 +276,7 @@ class Trainer:
                 self.make_step()
         self.set_rates()
         assert self.step_fn is not None
-        size = self.source.size(self.stage_step)
+        size = self.source.samples_in_batch(self.stage_step)
         weights = micro_batch_weights(size, self.accelerator.num_processes, self.training.accumulate)
         result = self.step_fn(batch, weights, phase)
         self.position.step += 1
