@@ -46,8 +46,9 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def from_files(path: Path, monkeypatch: pytest.MonkeyPatch) -> FolderImages:
-    monkeypatch.setattr(folder, "MEMORY_LIMIT", 0)
-    images = load_images(f"folder:{path}", split="train")
+    with monkeypatch.context() as patch:  # only here: `in_memory` loads the same folder
+        patch.setattr(folder, "MEMORY_LIMIT", 0)
+        images = load_images(f"folder:{path}", split="train")
     assert isinstance(images, FolderImages)
     return images
 
