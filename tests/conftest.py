@@ -1,4 +1,4 @@
-"""What every test stands on: one thread for each process, no network, and tokenizers and trainings that are tiny."""
+"""Shared fixtures: one thread per process, no network, and tiny configurations and runs."""
 
 import os
 import signal
@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-# Tests, their subprocesses and whatever else runs here would each want every core and wait for one another. One thread
-# also makes sums the same on machines with different numbers of cores.
+# Parallel tests and their subprocesses would compete for the cores. One thread also makes sums equal on machines with
+# different numbers of cores.
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -33,50 +33,54 @@ TINY: dict[str, Any] = {
 }
 
 
-# Systems without a codebook have no use for its size.
+# Systems without a codebook have no codebook_size setting.
 CONTINUOUS = ("vae", "hyperspherical-vae")
 
 
 def pytest_configure() -> None:
-    """Under nohup, SIGHUP is ignored here and in every child; the tests are about what happens without it."""
+    """Handle SIGHUP by default: under nohup it would be ignored here and in subprocesses."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
-def fitting(preset: str, settings: dict[str, Any]) -> dict[str, Any]:
+def _without_unused_settings(preset: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings without codebook_size if the preset has no codebook."""
     return {k: v for k, v in settings.items() if k != "quantizer.codebook_size" or preset not in CONTINUOUS}
 
 
-def as_arguments(settings: dict[str, Any]) -> list[str]:
+def _as_arguments(settings: dict[str, Any]) -> list[str]:
+    """Settings as command-line arguments `--key=value`."""
     return [f"--{key}={'null' if value is None else value}" for key, value in settings.items()]
 
 
 @pytest.fixture(scope="session", autouse=True)
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Nothing is found, and nothing left, in the user's cache folder."""
+def temporary_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Use a temporary cache folder instead of the user's."""
     os.environ["ARCVQ_CACHE"] = str(tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture(scope="session")
 def tiny_settings() -> Callable[..., list[str]]:
-    """`tiny_settings({"training.steps": 3})` → the command line that makes any preset tiny, with these on top."""
-    return lambda changes=None: as_arguments({**TINY, **(changes or {})})
+    """`tiny_settings({"training.steps": 3})` → arguments that make any preset tiny, with these changes."""
+    return lambda changes=None: _as_arguments({**TINY, **(changes or {})})
 
 
 @pytest.fixture(scope="session")
 def tiny_system() -> Callable[..., Any]:
-    """`tiny_system("vq-vae", {"training.steps": 3})` → the sample's preset of that name, made tiny."""
+    """`tiny_system("vq-vae", {"training.steps": 3})` → a tiny configuration of the preset sample/vq-vae."""
     from arcvq.systems import load_config
 
     def tiny(preset: str = "arcvq-vae", changes: dict[str, Any] | None = None) -> Any:
-        return load_config(f"sample/{preset}", as_arguments(fitting(preset, {**TINY, **(changes or {})})))
+        return load_config(
+            f"sample/{preset}", _as_arguments(_without_unused_settings(preset, {**TINY, **(changes or {})}))
+        )
 
     return tiny
 
 
 @pytest.fixture(scope="session")
 def trained_run(tmp_path_factory: pytest.TempPathFactory, tiny_system: Callable[..., Any]) -> Path:
-    """A finished run that tests read and never write to."""
+    """The folder of a finished run, which tests only read."""
     from arcvq.systems import train
 
     run = tmp_path_factory.mktemp("trained") / "run"
@@ -93,7 +97,7 @@ def sample_pixels() -> torch.Tensor:
 
 
 class NoHostReads(TorchDispatchMode):
-    """Refuses what cannot be captured: a value read by the host, one brought from there, a shape that depends on values."""
+    """Refuses operators that a CUDA graph cannot capture: host reads, host tensors, shapes that depend on values."""
 
     FORBIDDEN = (
         "_local_scalar_dense",
@@ -115,7 +119,7 @@ class NoHostReads(TorchDispatchMode):
 
 @pytest.fixture
 def as_if_captured(monkeypatch: pytest.MonkeyPatch) -> Callable[[], TorchDispatchMode]:
-    """`with as_if_captured():` quantizers behave as inside a CUDA graph, and what no graph can hold is an error."""
+    """`with as_if_captured():` makes quantizers behave as in a CUDA graph and forbids what a graph cannot capture."""
     from arcvq.quantizers import base, vq
 
     for module in (base, vq):
@@ -123,12 +127,12 @@ def as_if_captured(monkeypatch: pytest.MonkeyPatch) -> Callable[[], TorchDispatc
     return NoHostReads
 
 
-# Long tests go first and processes take work from one another, so that none is left with a long one while the others wait.
+# Files with long tests run first, and idle workers take tests from busy ones, so that all workers end at the same time.
 LONG = (
-    "test_every_block_runs",
-    "test_the_demo_trains_compares_and_writes_a_report",
-    "test_the_kernels_equal_the_reference_in_the_interpreter",
-    "test_a_tokenizer_goes_from_a_preset_to_pictures",
+    "test_documents.py",
+    "test_commands.py",
+    "test_fused_kernels.py",
+    "test_command_processes.py",
     "test_processes.py",
 )
 

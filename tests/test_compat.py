@@ -1,4 +1,4 @@
-"""Our quantizers inside other libraries' autoencoders."""
+"""Quantizers of arcvq inside the autoencoders of other libraries."""
 
 from copy import deepcopy
 
@@ -13,7 +13,7 @@ from arcvq.quantizers import EMAVQ, FSQ, LFQ, VQ, ArcVQ
 
 
 class TamingModel(nn.Module):
-    """What taming's VQModel does with its quantizer, and nothing else."""
+    """A minimal model that calls its quantizer as taming's VQModel does."""
 
     def __init__(self, quantize):
         super().__init__()
@@ -24,7 +24,7 @@ class TamingModel(nn.Module):
         return self.decoder(quantized), loss
 
 
-def test_diffusers_model_gets_a_loss_with_a_gradient_and_steps_the_quantizer():
+def test_diffusers_model_trains_and_updates_quantizer():
     model = VQModel(block_out_channels=(8,), norm_num_groups=4, latent_channels=4, mid_block_add_attention=False)
     model.quantize = DiffusersQuantizer(ArcVQ(4, 16))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
@@ -43,7 +43,7 @@ def test_diffusers_model_gets_a_loss_with_a_gradient_and_steps_the_quantizer():
 
 
 @pytest.mark.parametrize("quantizer", [VQ(8, 16), EMAVQ(8, 16)], ids=["trained", "running means"])
-def test_accumulated_micro_batches_are_one_step(quantizer):
+def test_accumulated_micro_batches_count_as_one_step(quantizer):
     model = TamingModel(TamingQuantizer(quantizer))
     optimizer, other = torch.optim.SGD(model.parameters(), lr=0.1), torch.optim.SGD([nn.Parameter(torch.ones(1))])
     for _ in range(2):
@@ -71,7 +71,7 @@ def test_update_bounds_the_codes_and_advances_the_schedules():
     assert radii == sorted(set(radii))
 
 
-def test_pass_without_gradients_is_no_step():
+def test_no_grad_passes_do_not_count_as_steps():
     model = TamingModel(TamingQuantizer(VQ(8, 16)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with torch.no_grad():
@@ -86,7 +86,7 @@ def test_pass_without_gradients_is_no_step():
     assert int(model.quantize.quantizer.step) == 1
 
 
-def test_copy_updates_itself_only():
+def test_deepcopy_updates_only_itself():
     model = TamingModel(TamingQuantizer(VQ(8, 16)))
     model(torch.rand(2, 3, 8, 8))
     copy = deepcopy(model)
@@ -98,7 +98,7 @@ def test_copy_updates_itself_only():
 
 
 @pytest.mark.parametrize("heads", [1, 2])
-def test_codebook_entries_are_the_quantized_latents(heads):
+def test_codebook_entries_equal_quantized_latents(heads):
     layer = TamingQuantizer(VQ(8, 16, heads=heads)).eval()
     quantized, _, (perplexity, _, tokens) = layer(torch.randn(2, 8, 3, 5))
     assert perplexity >= 1
@@ -111,7 +111,7 @@ def test_channel_last_is_refused():
         TamingQuantizer(VQ(8, 16, channel_last=True))
 
 
-def test_reversed_bits_are_the_numbers_that_vector_quantize_pytorch_gives_the_same_codes():
+def test_reversed_bits_match_vector_quantize_pytorch():
     layer = LFQ(4, 16).eval()
     output = layer(torch.randn(2, 4, 8, 8))
     theirs = reversed_bits(output.tokens, 16)
@@ -123,7 +123,7 @@ def test_reversed_bits_are_the_numbers_that_vector_quantize_pytorch_gives_the_sa
         reversed_bits(theirs, 15)
 
 
-def test_fsq_tokens_and_codes_are_those_of_vector_quantize_pytorch():
+def test_fsq_codes_match_vector_quantize_pytorch():
     levels = torch.tensor([8, 5, 5])
     # Its FSQ: level indices are tokens // basis % levels, and codes (index - levels // 2) / (levels // 2).
     indices = torch.arange(200).unsqueeze(1) // torch.tensor([1, 8, 40]) % levels

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __version__ = version("arcvq")
 
-# Where each name lies. It is imported on first use, so that the command line's help does not wait for torch.
+# The module of each name. It is imported on first use, so that the command line's help does not wait for torch.
 _LOCATIONS = {
     "ArcvqError": "arcvq.errors",
     **dict.fromkeys(("VQ", "Arc", "ArcVQ", "Ball", "Quantized", "Quantizer", "Samp"), "arcvq.quantizers"),
@@ -35,6 +35,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    """Import a public name on first use."""
     if name == "functional":
         return import_module("arcvq.functional")
     if name in _LOCATIONS:

@@ -1,4 +1,4 @@
-"""For other libraries: quantizers in the form that their autoencoders expect, and tokens as they number them."""
+"""Adapters for other libraries: quantizers that fit their autoencoders, and tokens in their numbering."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ Info = tuple[Tensor, None, Tensor]
 class TamingQuantizer(nn.Module):
     """Replaces the quantizer of taming-transformers' VQModel: `model.quantize = TamingQuantizer(ArcVQ(256, 1024))`.
 
-    Returns `quantized, loss, (perplexity, None, tokens)`; the one-hot matrix in the middle is not made. Tokens are (B, h, w), as with
-    `sane_index_shape=True`. In an eager loop nothing else is to be called: the update runs after each step of the optimizer that
-    trains the quantizer.
+    Returns `quantized, loss, (perplexity, None, tokens)`, with None for the one-hot matrix. Tokens are (B, h, w), as with
+    `sane_index_shape=True`. In an eager loop call nothing else: the quantizer is updated after each step of the optimizer that
+    trains it.
     """
 
     def __init__(self, quantizer: Quantizer) -> None:
         super().__init__()
         quantizer.require_codebook()
         if quantizer.config.channel_last:
-            raise ArcvqError("these models have latents (B, D, h, w): build the quantizer without channel_last")
+            raise ArcvqError("the latents of these models are (B, D, h, w): build the quantizer without channel_last")
         self.quantizer = quantizer
 
     def forward(self, latents: Tensor) -> tuple[Tensor, Tensor, Info]:
+        """Quantize latents (B, D, h, w)."""
         if self.training and torch.is_grad_enabled() and self.quantizer._attachment is None:
             self.quantizer.attach(None)
         output = self.quantizer(latents)
@@ -36,7 +37,7 @@ class TamingQuantizer(nn.Module):
         return output.quantized, output.loss, (output.stats["perplexity"], None, output.tokens)
 
     def get_codebook_entry(self, indices: Tensor, shape: Sequence[int] | None = None) -> Tensor:
-        """Tokens, flat or in any shape, → quantized latents. `shape` is (B, h, w, D); without it, tokens are (B, *spatial)."""
+        """Quantized latents of tokens. With `shape` (B, h, w, D) tokens may be flat; without it they are (B, *spatial)."""
         if shape is not None:
             heads = self.quantizer.config.heads
             indices = indices.reshape(*shape[:-1], *([heads] if heads > 1 else []))
@@ -44,12 +45,12 @@ class TamingQuantizer(nn.Module):
 
 
 class DiffusersQuantizer(TamingQuantizer):
-    """Replaces the quantizer of diffusers' VQModel, which expects the same: `model.quantize = DiffusersQuantizer(ArcVQ(64, 512))`."""
+    """Replaces the quantizer of diffusers' VQModel: `model.quantize = DiffusersQuantizer(ArcVQ(64, 512))`."""
 
 
 def reversed_bits(tokens: Tensor, codebook_size: int) -> Tensor:
-    """Tokens of `LFQ` as vector-quantize-pytorch's LFQ numbers them, and back: the first channel is our lowest bit and their highest."""
+    """Convert `LFQ` tokens to vector-quantize-pytorch's numbering, or back: the first channel is our lowest bit and their highest."""
     bits = codebook_size.bit_length() - 1
     if codebook_size != 1 << bits:
-        raise ArcvqError(f"codebook_size must be a power of two, as LFQ's is, got {codebook_size}")
+        raise ArcvqError(f"codebook_size must be a power of two, got {codebook_size}")
     return torch.stack([(tokens >> bit & 1) << (bits - 1 - bit) for bit in range(bits)]).sum(dim=0)

@@ -1,7 +1,7 @@
-"""Several processes seen as one batch. Everything here is the identity when there is only one.
+"""Reductions over processes, so that several processes compute the losses of one large batch. With one process nothing changes.
 
-Data-parallel wrappers average gradients over W processes. A loss whose value is *global* must therefore hand each process
-W times its share of the gradient, and a mean over tokens must be a sum over the shard divided by the global count, times W.
+Data-parallel wrappers average gradients over W processes. So a loss of the global batch gives each process W times its part of
+the gradient, and a mean over tokens is the sum over the shard, divided by the global count, times W.
 """
 
 from __future__ import annotations
@@ -20,15 +20,17 @@ T = TypeVar("T")
 
 
 def world_size() -> int:
+    """The number of processes."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def rank() -> int:
+    """The index of this process, from 0."""
     return dist.get_rank() if world_size() > 1 else 0
 
 
 def sum_over_processes(value: Tensor) -> Tensor:
-    """The sum over all processes, without gradient."""
+    """Sum a tensor over all processes, without gradient."""
     if world_size() == 1:
         return value
     total = value.detach().clone()
@@ -37,7 +39,7 @@ def sum_over_processes(value: Tensor) -> Tensor:
 
 
 def shard_weight(count: Tensor) -> Tensor:
-    """W · n_shard / n_all: times a shard's own mean, its average over processes is the mean over all, however uneven."""
+    """W · n_shard / n_all: averaged over processes, shard means times this weight are the global mean."""
     if world_size() == 1:
         return torch.ones((), device=count.device)
     count = count.to(torch.float32)
@@ -45,6 +47,7 @@ def shard_weight(count: Tensor) -> Tensor:
 
 
 def from_first_process(value: Tensor) -> Tensor:
+    """Broadcast the first process's tensor to all processes."""
     if world_size() > 1:
         value = value.contiguous()
         dist.broadcast(value, src=0)
@@ -52,7 +55,7 @@ def from_first_process(value: Tensor) -> Tensor:
 
 
 def on_first_process(make: Callable[[], T]) -> T:
-    """Call `make` on the first process only. All return what it returned, or raise the ArcvqError that it raised."""
+    """Call `make` on the first process only; all processes return its result or raise its ArcvqError."""
     if world_size() == 1:
         return make()
     answer: list[Any] = [None, None]
@@ -69,8 +72,8 @@ def on_first_process(make: Callable[[], T]) -> T:
 
 
 class _Gather(torch.autograd.Function):
-    """(…) → (W, …). Every process goes on to compute the same global value from it; the gradient of the own slice is taken
-    W times, because the average over processes that follows divides by W."""
+    """(...) → (W, ...). All processes compute the same global value from the result. `backward` returns W times the gradient of
+    the process's own slice, because the later average over processes divides by W."""
 
     @staticmethod
     def forward(ctx, value: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
@@ -84,14 +87,14 @@ class _Gather(torch.autograd.Function):
 
 
 def gather(value: Tensor) -> Tensor:
-    """One slice per process, in rank order: (W, …). Shapes must agree on all processes."""
+    """Stack a tensor of every process in rank order: (W, ...), with gradient. Shapes must agree on all processes."""
     return _Gather.apply(value) if world_size() > 1 else value.unsqueeze(0)
 
 
 def gather_rows(rows: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Everyone's rows (n, D), without gradient, and which of them are real: shards are padded to the longest.
+    """Concatenate the rows (n, D) of all processes, without gradient, with a mask of the rows that are not padding.
 
-    Reads one number on the host, for the length of the longest shard is known to nobody.
+    Shards are padded to the longest one, whose length is read on the host.
     """
     real = torch.ones(rows.shape[0], dtype=torch.bool, device=rows.device) if valid is None else valid
     length = torch.tensor(rows.shape[0], device=rows.device)

@@ -1,18 +1,18 @@
-"""The one kind of error that a person can cause: said in one line, with what was expected and what to do."""
+"""Errors with one-line messages: what was wrong, what was expected, what to do."""
 
 from signal import SIGINT
 
 
 class ArcvqError(ValueError):
-    """Wrong input. The command line prints it as one line and exits with code 2; it never needs a traceback."""
+    """Wrong input from the user. The command line prints its one line without a traceback and exits with code 2."""
 
 
 class Diverged(ArcvqError):
-    """The numbers of a training, or of what came of it, are not finite."""
+    """Losses, weights or outputs of a model are not finite."""
 
 
 class Stopped(Exception):
-    """A signal stopped a training, after a checkpoint: the same command goes on from there."""
+    """A signal stopped training after a checkpoint was saved; the same command resumes from it."""
 
     def __init__(self, message: str, signal: int = SIGINT) -> None:
         super().__init__(message)

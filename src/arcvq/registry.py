@@ -1,4 +1,4 @@
-"""Modules by kind: what a configuration's `kind` may be, and how its module is built."""
+"""Registries of classes by kind: a configuration's `kind` names the class that is built from it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Built = TypeVar("Built")
 
 
 class Registry(Generic[Built]):
-    """Kind → class. A class has a dataclass `Config` of its own, and is built from one: `cls(..., config=config)`."""
+    """A map from kinds to classes. Each class has its own dataclass `Config` and is built by `cls(..., config=config)`."""
 
     def __init__(self, what: str, kinds: Mapping[str, type[Built]]) -> None:
         self.what, self._kinds = what, dict(kinds)
@@ -33,44 +33,45 @@ class Registry(Generic[Built]):
         return len(self._kinds)
 
     def register(self, kind: str, cls: type[Built]) -> None:
-        """Add a class of your own. Its name and its `Config` must be new."""
+        """Add a class. Its kind and its `Config` must not be registered yet."""
         if kind in self:
-            raise ArcvqError(f"there is a {self.what} {kind!r} already: choose another name")
+            raise ArcvqError(f"{self.what} {kind!r} is already registered: choose another name")
         if not dataclasses.is_dataclass(getattr(cls, "Config", None)):
-            raise ArcvqError(f"{cls.__name__} needs a dataclass Config: the settings that it is built from")
+            raise ArcvqError(f"{cls.__name__} needs a dataclass Config with the settings that it is built from")
         for other, known in self._kinds.items():
-            if self._config(known) is self._config(cls):
+            if self._config_of(known) is self._config_of(cls):
                 raise ArcvqError(
-                    f"{cls.__name__} shares its Config with the {self.what} {other!r}: give it a Config of its own, "
-                    "by which a configuration finds its class"
+                    f"{cls.__name__} shares its Config with the {self.what} {other!r}: give it its own Config, "
+                    "which decides what class a configuration builds"
                 )
         self._kinds[kind] = cls
 
     def config(self, kind: str) -> type:
-        """The dataclass that holds the settings of this kind."""
-        return self._config(self[kind])
+        """The dataclass with the settings of this kind."""
+        return self._config_of(self[kind])
 
     def kind_of(self, config: Any) -> str:
-        """The kind whose settings these are."""
+        """The kind of the class whose `Config` this is an instance of."""
         for kind, cls in self._kinds.items():
-            if self._config(cls) is type(config):
+            if self._config_of(cls) is type(config):
                 return kind
         raise ArcvqError(f"{type(config).__name__} belongs to no registered {self.what}: call register first")
 
     def build(self, config: Any, *arguments: Any, **options: Any) -> Built:
+        """Build the class that `config` belongs to."""
         cls: Any = self[self.kind_of(config)]
         built: Built = cls(*arguments, config=config, **options)
         return built
 
     def check_class(self, module: Any) -> None:
-        """Fail if a module's Config builds another class than its own."""
+        """Raise if a module's config builds another class, so that a saved module would load as that one."""
         cls = self[self.kind_of(module.config)]
         if type(module) is not cls:
             raise ArcvqError(
-                f"{type(module).__name__} would be loaded as {cls.__name__}: give it a Config of its own and register it"
+                f"{type(module).__name__} would be loaded as {cls.__name__}: give it its own Config and register it"
             )
 
     @staticmethod
-    def _config(cls: Any) -> type:
+    def _config_of(cls: Any) -> type:
         config: type = cls.Config
         return config

@@ -119,7 +119,7 @@ def test_a_registered_quantizer_is_built_from_its_own_config() -> None:
 def test_a_second_class_under_the_same_name_is_refused() -> None:
     quantizers = registry()
     quantizers.register("nearest", Nearest)
-    with pytest.raises(ArcvqError, match="there is a quantizer 'nearest' already"):
+    with pytest.raises(ArcvqError, match="quantizer 'nearest' is already registered"):
         quantizers.register("nearest", Nearest)
     assert quantizers["nearest"] is Nearest
 
