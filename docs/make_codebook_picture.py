@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from arcvq.analysis import RunHistory, render_png
-from arcvq.analysis.figures.code_wall import render_wall
+from arcvq.analysis.figures.code_grid import render_code_grid
 from arcvq.analysis.figures.style import MUTED_COLOUR, RUN_COLOURS
 from arcvq.metrics import metric_label
 
@@ -29,7 +29,9 @@ def draw(demo: Path) -> Figure:
             f"{metric_label(name).text(measured[name])} {unit}"
             for name, unit in {"usage": "of codes in use", "psnr": "dB PSNR"}.items()
         )
-        axes.imshow(imread(BytesIO(render_wall(run.last_snapshot, colour))), interpolation="nearest", aspect="equal")
+        axes.imshow(
+            imread(BytesIO(render_code_grid(run.last_snapshot, colour))), interpolation="nearest", aspect="equal"
+        )
         axes.set_axis_off()
         axes.set_title(f"{title}:  {numbers}", fontsize=15, fontweight="bold", color=colour, loc="left")
     text = f"One cell per code, coloured if the test images use it. Same images, same seed, {run.last_step} training steps."

@@ -1,4 +1,4 @@
-"""From nothing to a report: two systems, one budget, one embedded data set."""
+"""The demo: trains two systems on the embedded sample, measures them and writes a report."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from arcvq.systems import load_config, measure, train
 from arcvq.terminal import print_comparison
 
 SYSTEMS = ("vq-vae", "arcvq-vae")
-# Not LPIPS and FID: their networks alone would take longer than the two trainings.
+# Without LPIPS and FID, whose networks take longer than the two trainings.
 METRICS = ("l1", "psnr", "ssim", "usage", "perplexity", "tokens_per_image", "bits_per_image", "coverage", "geometry")
 
 
 @dataclass
 class Demo:
+    """What the demo measured, and where its report is."""
+
     rows: dict[str, dict[str, float]]
     missing: list[str]
     page: Path
@@ -27,12 +29,13 @@ class Demo:
         return {"metrics": self.rows, "missing": self.missing, "report": str(self.page), "seconds": self.seconds}
 
     def print(self) -> None:
+        """Print the comparison as a table, and the path of the report."""
         print_comparison(self.rows, "the embedded sample, 2,000 test images, protocol exact", self.missing)
         print(f"report: {self.page}   ({self.seconds:.0f} s)")
 
 
 def run_demo(out: Path, *, steps: int = 400, quiet: bool = False) -> Demo:
-    """Train, evaluate and compare. Finished runs in `out` are used as they are, unfinished ones go on."""
+    """Train, evaluate and compare two systems. Finished runs in `out` are reused, unfinished ones continue."""
     began = time.perf_counter()
     rows, missing = {}, set()
     for name in SYSTEMS:
@@ -43,9 +46,9 @@ def run_demo(out: Path, *, steps: int = 400, quiet: bool = False) -> Demo:
     report = make_report(
         [out / name for name in SYSTEMS],
         out / "report",
-        title="A plain codebook beside one with the ArcVQ prior",
+        title="A plain codebook and one with the ArcVQ prior",
         notes=[
-            f"Both systems saw the same {steps} batches of 128 images of the embedded sample (Fashion-MNIST), from the same seed."
+            f"Both systems were trained on the same {steps} batches of 128 images of the embedded sample (Fashion-MNIST)."
         ],
     )
     return Demo(rows, sorted(missing), report.page, time.perf_counter() - began)

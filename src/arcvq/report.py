@@ -1,4 +1,4 @@
-"""Runs, finished or not, on one page: numbers, figures, a diagnosis, and what each tokenizer makes of test images."""
+"""Makes the report of one or several tokenizer runs, finished or not."""
 
 from __future__ import annotations
 
@@ -18,15 +18,18 @@ from arcvq.tokenizers import Tokenizer
 from arcvq.training import RunFolder
 from arcvq.training.checkpoint import checkpoints
 
-SHOWN = 10
+SHOWN_IMAGES = 10
 
 
 @dataclass
 class Report:
+    """The path of the page and the runs on it."""
+
     page: Path
     runs: list[RunHistory]
 
     def to_json(self) -> dict[str, Any]:
+        """The path of the page, and path, metrics and findings of each run."""
         return {
             "report": str(self.page),
             "runs": {
@@ -42,70 +45,73 @@ class Report:
 
 
 def make_report(folders: Sequence[str | Path], out: Path, *, title: str = "", notes: Sequence[str] = ()) -> Report:
-    """Write `out/index.html` for these runs of one data set. The page says what is left out and why."""
-    runs = _load(folders)
-    configs = {run.name: _config(run) for run in runs}
+    """Write `out/index.html` for runs of one data set. Notes on the page say what is missing and why."""
+    runs = _load_histories(folders)
+    configs = {run.name: _tokenizer_config(run) for run in runs}
     data = _common_data(configs)
     check_writable_folder(out)
-    notes, originals, rebuilt = list(notes), None, {}
+    notes, originals, reconstructions = list(notes), None, {}
     try:
         images = _test_images(configs[runs[0].name])
-        originals = images.gather(torch.linspace(0, len(images) - 1, min(SHOWN, len(images))).long())
+        originals = images.gather(torch.linspace(0, len(images) - 1, min(SHOWN_IMAGES, len(images))).long())
         for run in runs:
-            tokenizer = _tokenizer(run, configs[run.name], images)
+            tokenizer = _load_tokenizer(run, configs[run.name], images)
             if tokenizer is None:
-                notes.append(f"{run.name} has no reconstructions: its training has not written a checkpoint yet.")
+                notes.append(f"{run.name} has no reconstructions: it has no checkpoint yet.")
             else:
-                rebuilt[run.name] = to_uint8(tokenizer.reconstruct(to_unit(originals)))
+                reconstructions[run.name] = to_uint8(tokenizer.reconstruct(to_unit(originals)))
     except ArcvqError as error:
         notes.append(f"Some reconstructions are missing: {error}.")
     title = title or f"{' and '.join(run.name for run in runs)} on {data}"
-    page = write_report(runs, out, title=title, originals=originals, rebuilt=rebuilt, notes=notes)
+    page = write_report(runs, out, title=title, originals=originals, reconstructions=reconstructions, notes=notes)
     return Report(page, runs)
 
 
-def _load(folders: Sequence[str | Path]) -> list[RunHistory]:
-    """The runs by the names of their folders; where these are equal, with as much of the path as tells them apart."""
-    places = [Path(folder).resolve().parts for folder in folders]
-    for length in range(1, max(map(len, places), default=1) + 1):
-        names = ["/".join(parts[-length:]) for parts in places]
+def _load_histories(folders: Sequence[str | Path]) -> list[RunHistory]:
+    """Read the run folders. A run is named by its folder, with as much of the path as makes the names unique."""
+    paths = [Path(folder).resolve().parts for folder in folders]
+    for length in range(1, max(map(len, paths), default=1) + 1):
+        names = ["/".join(parts[-length:]) for parts in paths]
         if len(set(names)) == len(names):
             break
     runs = [RunHistory.load(folder, name=name) for folder, name in zip(folders, names)]
     for run in runs:
         if not run.evaluations and not run.results:
             raise ArcvqError(
-                f"{run.path}: has no evaluation yet; its training writes one at the start and along the way"
+                f"{run.path}: has no evaluation yet: wait for the first one of its training, or run arcvq evaluate"
             )
     return runs
 
 
 def _common_data(configs: dict[str, TokenizerConfig]) -> str:
+    """The name of the data set that all runs share; fails if they differ."""
     data = {name: (config.data.name, config.data.image_size) for name, config in configs.items()}
     first, *others = data
     for other in others:
         if data[other] != data[first]:
             found = [f"{name} of {set_}{f' at {size} pixels' if size else ''}" for name, (set_, size) in data.items()]
             raise ArcvqError(
-                f"runs of different data do not compare: {', '.join(found)}; make a report for each data set"
+                f"runs of different data cannot be compared: {', '.join(found)}; make a report for each data set"
             )
     return data[first][0]
 
 
-def _config(run: RunHistory) -> TokenizerConfig:
+def _tokenizer_config(run: RunHistory) -> TokenizerConfig:
+    """The configuration of a run; fails if the run does not train a tokenizer."""
     config = read_run(RunFolder(run.path))
     if not isinstance(config, TokenizerConfig):
-        raise ArcvqError(f"{run.path}: is a run of the task {config.task}, and a report compares tokenizers")
+        raise ArcvqError(f"{run.path}: trains the task {config.task}: a report takes runs that train a tokenizer")
     return config
 
 
 def _test_images(config: TokenizerConfig) -> Images:
+    """The test images of the run's data set, if they are on this machine."""
     root = Path(config.data.root) if config.data.root else None
     return load_images(config.data.name, split="test", root=root, image_size=config.data.image_size, download=False)
 
 
-def _tokenizer(run: RunHistory, config: TokenizerConfig, images: Images) -> Tokenizer | None:
-    """The finished model, else that of the last checkpoint."""
+def _load_tokenizer(run: RunHistory, config: TokenizerConfig, images: Images) -> Tokenizer | None:
+    """The finished tokenizer, else that of the last checkpoint; None before the first checkpoint."""
     folder = RunFolder(run.path)
     if (folder.model / "config.json").is_file():
         return Tokenizer.from_pretrained(folder.model)

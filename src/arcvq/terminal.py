@@ -15,7 +15,7 @@ from arcvq.systems import Measured
 
 
 def print_measured(measured: Measured) -> None:
-    """One row per metric and one column per protocol; what could not be measured says why."""
+    """Print a row per metric and a column per protocol, and why metrics are missing."""
     console = Console()
     document = measured.document
     title = f"{document['name']} on {document['data']}, {measured.evaluations[0].images:,} images"
@@ -25,8 +25,8 @@ def print_measured(measured: Measured) -> None:
     for evaluation in measured.evaluations:
         table.add_column(f"{evaluation.protocol} ({evaluation.protocol_hash})", justify="right")
     metrics = list(dict.fromkeys(m for e in measured.evaluations for m in [*e.metrics, *e.missing]))
-    for metric in sorted(metrics, key=_position):
-        table.add_row(metric_label(metric).label, *(_cell(metric, e.metrics) for e in measured.evaluations))
+    for metric in sorted(metrics, key=_metric_order):
+        table.add_row(metric_label(metric).label, *(_metric_text(metric, e.metrics) for e in measured.evaluations))
     console.print(table)
     reasons = {f"{m}: {why}" for e in measured.evaluations for m, why in e.missing.items()}
     for reason in sorted(reasons):
@@ -34,7 +34,7 @@ def print_measured(measured: Measured) -> None:
 
 
 def print_comparison(rows: Mapping[str, Mapping[str, float]], title: str, missing: Sequence[str] = ()) -> None:
-    """One row per run, the better number of each column in bold."""
+    """Print a row per run and a column per metric, the best of each column in bold."""
     console = Console()
     ranked = [name for name, label in METRIC_LABELS.items() if label.better != "none"]
     columns = [name for name in ranked if any(name in metrics for metrics in rows.values())]
@@ -44,37 +44,40 @@ def print_comparison(rows: Mapping[str, Mapping[str, float]], title: str, missin
     for name in columns:
         table.add_column(metric_label(name).label, justify="right", no_wrap=True)
     for run, metrics in rows.items():
-        table.add_row(run, *(_marked(name, metrics, rows) for name in columns))
+        table.add_row(run, *(_bold_if_best(name, metrics, rows) for name in columns))
     console.print(table)
     for reason in missing:
         console.print(f"missing {reason}", highlight=False, soft_wrap=True)
 
 
-def _marked(name: str, metrics: Mapping[str, float], rows: Mapping[str, Mapping[str, float]]) -> str:
-    cell, values = _cell(name, metrics), [other[name] for other in rows.values() if name in other]
+def _bold_if_best(name: str, metrics: Mapping[str, float], rows: Mapping[str, Mapping[str, float]]) -> str:
+    """The metric as text, in bold if it is the best of all rows."""
+    cell, values = _metric_text(name, metrics), [other[name] for other in rows.values() if name in other]
     if len(values) > 1 and name in metrics and metrics[name] == metric_label(name).best(values):
         return f"[bold]{cell}[/bold]"
     return cell
 
 
-def _cell(name: str, metrics: Mapping[str, float]) -> str:
+def _metric_text(name: str, metrics: Mapping[str, float]) -> str:
+    """The metric as text, or `missing`."""
     return metric_label(name).text(metrics[name]) if name in metrics else "missing"
 
 
-def _position(name: str) -> int:
+def _metric_order(name: str) -> int:
+    """A sort key: the metric's place in METRIC_LABELS, unknown ones last."""
     return list(METRIC_LABELS).index(name) if name in METRIC_LABELS else len(METRIC_LABELS)
 
 
 @contextmanager
-def progress_bar(doing: str = "measuring") -> Iterator[Callable[[str, int, int], None]]:
-    """`progress(label, done, total)` draws one bar per label, on a terminal only."""
+def progress_bar(activity: str = "measuring") -> Iterator[Callable[[str, int, int], None]]:
+    """Yield a function `progress(label, done, total)` that draws one bar per label, on a terminal only."""
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         tasks: dict[str, Any] = {}
 
         def update(label: str, done: int, total: int) -> None:
             if label not in tasks:
-                tasks[label] = progress.add_task(f"{doing} ({label})", total=total)
+                tasks[label] = progress.add_task(f"{activity} ({label})", total=total)
             progress.update(tasks[label], completed=done)
 
         yield update

@@ -1,4 +1,4 @@
-"""Synthetic run folders: one codebook that collapsed, one that stayed alive. No model is trained here."""
+"""Synthetic run folders: one with a collapsed codebook, one with a healthy one. No model is trained."""
 
 import json
 import math
@@ -37,7 +37,7 @@ def write_run(
     config = {
         "system": system,
         "data": {"name": "sample", "batch_size": 64},
-        "tokenizer": {"trunk": "small", "latent_dim": dimension},
+        "autoencoder": {"kind": "small", "latent_dim": dimension},
         "quantizer": quantizer,
         "objective": {"reconstruction": "mse"},
         "training": {"steps": 400, "learning_rate": 3.0e-4, "seed": 1},
@@ -58,7 +58,7 @@ def write_run(
         if bounded:
             lengths = math.exp(3e-4 * step) * (1.0 - 0.35 * progress * torch.rand(codes, 1, generator=generator))
         else:
-            # What a plain codebook does: the codes in use grow, the others stay where they started.
+            # As in a plain codebook: the used codes grow, the others stay at their initial norm.
             lengths = torch.full((codes, 1), 0.01)
             lengths[places] = 0.01 + 3.0 * progress * (0.6 + 0.8 * torch.rand(in_use, 1, generator=generator))
         file = folder / "codebooks" / f"step-{step:08d}.safetensors"
@@ -97,6 +97,7 @@ def write_run(
 
 
 def evaluation(psnr: float, l1: float, usage: float, **missing: str) -> dict[str, Any]:
+    """The content of evaluation-exact.json."""
     return {
         "metrics": {"psnr": psnr, "ssim": 0.71, "l1": l1, "usage": usage, "uniformity": -2.5, **NEAR_DUPLICATES},
         "missing": missing,
@@ -108,7 +109,7 @@ def evaluation(psnr: float, l1: float, usage: float, **missing: str) -> dict[str
 
 
 @pytest.fixture(scope="session")
-def run_writer() -> Callable[..., Path]:
+def write_run_folder() -> Callable[..., Path]:
     return write_run
 
 

@@ -1,4 +1,4 @@
-"""Each symptom is found where it is, with its numbers, and nowhere else."""
+"""The diagnosis finds each symptom, and only that, with its numbers."""
 
 import dataclasses
 import json
@@ -18,12 +18,12 @@ from arcvq.metrics import near_duplicate_share
 Writer = Callable[..., Path]
 
 
-def by_symptom(run: RunHistory) -> dict[str, Finding]:
+def findings_by_symptom(run: RunHistory) -> dict[str, Finding]:
     return {finding.symptom: finding for finding in diagnose(run)}
 
 
-def rewritten(folder: Path, change: Callable[[dict[str, Any]], None]) -> RunHistory:
-    """The run with every metrics line changed in place."""
+def with_changed_metrics(folder: Path, change: Callable[[dict[str, Any]], None]) -> RunHistory:
+    """The run after `change` has edited every line of metrics.jsonl."""
     path = folder / "metrics.jsonl"
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     for line in lines:
@@ -37,12 +37,12 @@ def with_last_snapshot(folder: Path, codebook: torch.Tensor, counts: torch.Tenso
     return RunHistory.load(folder)
 
 
-def test_the_healthy_run_has_no_symptom(healthy: RunHistory) -> None:
+def test_healthy_run_has_no_findings(healthy: RunHistory) -> None:
     assert diagnose(healthy) == []
 
 
-def test_the_collapsed_run_has_the_symptoms_of_collapse(collapsed: RunHistory) -> None:
-    found = by_symptom(collapsed)
+def test_collapsed_run_has_findings_with_numbers(collapsed: RunHistory) -> None:
+    found = findings_by_symptom(collapsed)
     assert found["dead codes"].severity == "critical"
     assert "87 of 96 codes (91%)" in found["dead codes"].evidence
     assert "ball bound and ArcLoss" in found["dead codes"].remedy
@@ -54,9 +54,9 @@ def test_the_collapsed_run_has_the_symptoms_of_collapse(collapsed: RunHistory) -
     assert severities == sorted(severities, key=["critical", "warning", "note"].index)
 
 
-def test_a_run_with_the_prior_is_not_told_to_add_it(run_writer: Writer, tmp_path: Path) -> None:
-    run = RunHistory.load(run_writer(tmp_path / "run", system="arcvq-vae", used=60, bounded=True))
-    finding = by_symptom(run)["dead codes"]
+def test_remedy_omits_prior_that_run_has(write_run_folder: Writer, tmp_path: Path) -> None:
+    run = RunHistory.load(write_run_folder(tmp_path / "run", system="arcvq-vae", used=60, bounded=True))
+    finding = findings_by_symptom(run)["dead codes"]
     assert finding.severity == "warning"
     assert "ArcLoss" not in finding.remedy
 
@@ -74,93 +74,93 @@ def test_a_run_with_the_prior_is_not_told_to_add_it(run_writer: Writer, tmp_path
     ],
     ids=["vq-vae", "sq-vae", "hvq-vae", "fsq"],
 )
-def test_nothing_is_advised_that_the_quantizer_cannot_take(
-    options: dict[str, Any], remedy: str, run_writer: Writer, tmp_path: Path
+def test_remedy_lists_only_supported_options(
+    options: dict[str, Any], remedy: str, write_run_folder: Writer, tmp_path: Path
 ) -> None:
-    folder = run_writer(tmp_path / "run", system="vq-vae", used=9)
+    folder = write_run_folder(tmp_path / "run", system="vq-vae", used=9)
     config = yaml.safe_load((folder / "config.yaml").read_text())
     (folder / "config.yaml").write_text(yaml.safe_dump(config | {"quantizer": {"codebook_size": 96, **options}}))
-    found = by_symptom(RunHistory.load(folder))
+    found = findings_by_symptom(RunHistory.load(folder))
     assert found["dead codes"].remedy == remedy
     assert ("norm imbalance" in found) == ("levels" not in options)
 
 
-def test_losses_that_are_not_finite(run_writer: Writer, tmp_path: Path) -> None:
+def test_nonfinite_losses_are_found(write_run_folder: Writer, tmp_path: Path) -> None:
     def break_loss(line: dict[str, Any]) -> None:
         if line["kind"] == "train" and line["step"] >= 391:
             line["loss"] = None if line["step"] % 2 else float("nan")
 
-    run = rewritten(run_writer(tmp_path / "run", system="vq-vae"), break_loss)
-    finding = by_symptom(run)["loss not finite"]
+    run = with_changed_metrics(write_run_folder(tmp_path / "run", system="vq-vae"), break_loss)
+    finding = findings_by_symptom(run)["loss not finite"]
     assert finding.severity == "critical"
     assert "10 of 400 logged steps" in finding.evidence
     assert "step 391" in finding.evidence
 
 
-def test_an_absent_term_is_no_symptom(run_writer: Writer, tmp_path: Path) -> None:
-    run = rewritten(run_writer(tmp_path / "run", system="vq-vae"), lambda line: line.update(arc=None))
-    assert "loss not finite" not in by_symptom(run)
+def test_null_loss_term_is_no_finding(write_run_folder: Writer, tmp_path: Path) -> None:
+    run = with_changed_metrics(write_run_folder(tmp_path / "run", system="vq-vae"), lambda line: line.update(arc=None))
+    assert "loss not finite" not in findings_by_symptom(run)
 
 
-def test_codes_that_are_not_finite(run_writer: Writer, tmp_path: Path) -> None:
+def test_nonfinite_codes_are_found(write_run_folder: Writer, tmp_path: Path) -> None:
     codebook = torch.randn(96, 8)
     codebook[:3] = float("nan")
-    run = with_last_snapshot(run_writer(tmp_path / "run", system="vq-vae"), codebook, torch.full((96,), 100))
-    assert "3 of 96 codes hold NaN" in by_symptom(run)["codes not finite"].evidence
+    run = with_last_snapshot(write_run_folder(tmp_path / "run", system="vq-vae"), codebook, torch.full((96,), 100))
+    assert "3 of 96 codes hold NaN" in findings_by_symptom(run)["codes not finite"].evidence
 
 
-def test_too_few_tokens_are_said(run_writer: Writer, tmp_path: Path) -> None:
+def test_too_few_tokens_are_found(write_run_folder: Writer, tmp_path: Path) -> None:
     run = with_last_snapshot(
-        run_writer(tmp_path / "run", system="vq-vae"), torch.randn(96, 8), torch.ones(96, dtype=torch.int64)
+        write_run_folder(tmp_path / "run", system="vq-vae"), torch.randn(96, 8), torch.ones(96, dtype=torch.int64)
     )
-    assert "96 evaluation tokens for 96 codes" in by_symptom(run)["too few tokens to judge usage"].evidence
+    assert "96 evaluation tokens for 96 codes" in findings_by_symptom(run)["too few tokens to judge usage"].evidence
 
 
-def test_stuck_perplexity(run_writer: Writer, tmp_path: Path) -> None:
-    def stay(line: dict[str, Any]) -> None:
+def test_stuck_perplexity_is_found(write_run_folder: Writer, tmp_path: Path) -> None:
+    def set_perplexity(line: dict[str, Any]) -> None:
         if line["kind"] == "eval":
             line["perplexity"] = 6.0
 
-    run = rewritten(run_writer(tmp_path / "run", system="vq-vae"), stay)
-    assert "perplexity is 6.0 of 96 and was 6.0 halfway" in by_symptom(run)["perplexity stuck"].evidence
+    run = with_changed_metrics(write_run_folder(tmp_path / "run", system="vq-vae"), set_perplexity)
+    assert "perplexity is 6.0 of 96 and was 6.0 halfway" in findings_by_symptom(run)["perplexity stuck"].evidence
 
 
-def test_a_bound_that_never_or_always_binds(run_writer: Writer, tmp_path: Path) -> None:
-    folder = run_writer(tmp_path / "run", system="arcvq-vae", used=90, bounded=True)
+def test_ball_bound_that_never_or_always_binds_is_found(write_run_folder: Writer, tmp_path: Path) -> None:
+    folder = write_run_folder(tmp_path / "run", system="arcvq-vae", used=90, bounded=True)
 
     def clip(share: float) -> Callable[[dict[str, Any]], None]:
         return lambda line: line.update(clipped_share=share) if line["kind"] == "eval" else None
 
-    assert set(by_symptom(rewritten(folder, clip(0.0)))) == {"ball bound never binds"}
-    assert set(by_symptom(rewritten(folder, clip(1.0)))) == {"ball bound always binds"}
-    assert by_symptom(rewritten(folder, clip(0.5))) == {}
+    assert set(findings_by_symptom(with_changed_metrics(folder, clip(0.0)))) == {"ball bound never binds"}
+    assert set(findings_by_symptom(with_changed_metrics(folder, clip(1.0)))) == {"ball bound always binds"}
+    assert findings_by_symptom(with_changed_metrics(folder, clip(0.5))) == {}
 
 
-def test_near_duplicates_are_those_of_the_metric(run_writer: Writer, tmp_path: Path) -> None:
-    """The page prints the metric's share beside the diagnosis: the two must agree, whatever the codes look like."""
+def test_near_duplicates_equal_the_metric(write_run_folder: Writer, tmp_path: Path) -> None:
+    """The page shows the metric beside the diagnosis, so the two must agree."""
     generator = torch.Generator().manual_seed(0)
     tiny_unused = torch.cat([torch.randn(10, 8, generator=generator), 0.01 * torch.randn(90, 8, generator=generator)])
     twins = torch.randn(50, 8, generator=generator).repeat(2, 1) + 1e-3 * torch.randn(100, 8, generator=generator)
     counts = torch.cat([torch.full((10,), 1000), torch.zeros(90, dtype=torch.int64)])
     for name, codebook in {"tiny": tiny_unused, "twins": twins}.items():
-        run = with_last_snapshot(run_writer(tmp_path / name, system="vq-vae"), codebook, counts)
+        run = with_last_snapshot(write_run_folder(tmp_path / name, system="vq-vae"), codebook, counts)
         expected = round(100 * near_duplicate_share(codebook)["distance"])
-        evidence = by_symptom(run)["near-duplicate codes"].evidence
+        evidence = findings_by_symptom(run)["near-duplicate codes"].evidence
         assert f"{expected} of 100 codes" in evidence
         assert f"{expected} near duplicates" in distances([run]).caption
-    alike = with_last_snapshot(run_writer(tmp_path / "one", system="vq-vae"), torch.eye(8), torch.full((8,), 99))
-    assert "near-duplicate codes" not in by_symptom(alike)
+    alike = with_last_snapshot(write_run_folder(tmp_path / "one", system="vq-vae"), torch.eye(8), torch.full((8,), 99))
+    assert "near-duplicate codes" not in findings_by_symptom(alike)
 
 
-def test_only_a_plain_codebook_in_a_short_run_is_told_to_wait(run_writer: Writer, tmp_path: Path) -> None:
-    folder = run_writer(tmp_path / "run", system="vq-vae", used=9)
-    assert "short training" in by_symptom(RunHistory.load(folder))
+def test_short_training_note_only_for_short_plain_run(write_run_folder: Writer, tmp_path: Path) -> None:
+    folder = write_run_folder(tmp_path / "run", system="vq-vae", used=9)
+    assert "short training" in findings_by_symptom(RunHistory.load(folder))
     with (folder / "metrics.jsonl").open("a") as file:
         file.write('{"kind": "train", "step": 20000}\n')
-    assert "short training" not in by_symptom(RunHistory.load(folder))
-    bounded = RunHistory.load(run_writer(tmp_path / "bounded", system="arcvq-vae", used=9, bounded=True))
-    assert {"dead codes"} <= set(by_symptom(bounded)) <= {"dead codes", "norm imbalance", "perplexity stuck"}
+    assert "short training" not in findings_by_symptom(RunHistory.load(folder))
+    bounded = RunHistory.load(write_run_folder(tmp_path / "bounded", system="arcvq-vae", used=9, bounded=True))
+    assert {"dead codes"} <= set(findings_by_symptom(bounded)) <= {"dead codes", "norm imbalance", "perplexity stuck"}
 
 
-def test_a_run_without_a_codebook_has_no_symptom_of_one(collapsed: RunHistory) -> None:
+def test_run_without_codebook_has_no_codebook_findings(collapsed: RunHistory) -> None:
     assert diagnose(dataclasses.replace(collapsed, snapshots=())) == []

@@ -1,4 +1,4 @@
-"""The numbers inside the figures, and figures of codebooks that have gone wrong."""
+"""The numbers inside the figures, and figures of broken codebooks."""
 
 import itertools
 import re
@@ -18,18 +18,18 @@ from safetensors.torch import save_file
 from arcvq import analysis
 from arcvq.analysis import RunHistory
 from arcvq.analysis.figures import distances, embedding
-from arcvq.analysis.figures.code_wall import code_wall, render_wall
-from arcvq.analysis.figures.embedding import embed
+from arcvq.analysis.figures.code_grid import code_grid, render_code_grid
+from arcvq.analysis.figures.embedding import project_to_2d
 from arcvq.analysis.figures.style import RUN_COLOURS, stack_panels
 from arcvq.analysis.figures.training import smooth
 from arcvq.errors import ArcvqError
 
-# A figure that matplotlib warns about is a figure that somebody will see broken.
+# A warning of matplotlib means a broken figure.
 pytestmark = pytest.mark.filterwarnings("error::UserWarning", "error::RuntimeWarning")
 
-Drawing = Callable[[Sequence[RunHistory]], Figure]
+MakeFigure = Callable[[Sequence[RunHistory]], Figure]
 
-DRAWINGS: list[Drawing] = [
+FIGURES: list[MakeFigure] = [
     analysis.usage_over_time,
     analysis.quality_over_time,
     analysis.loss_curves,
@@ -41,7 +41,7 @@ DRAWINGS: list[Drawing] = [
 
 
 def with_codebook(folder: Path, codebook: torch.Tensor, counts: torch.Tensor) -> RunHistory:
-    """A bare run: one snapshot, nothing logged."""
+    """A run with one snapshot and an empty log."""
     (folder / "codebooks").mkdir(parents=True)
     (folder / "config.yaml").write_text("system: vq-vae\n", encoding="utf-8")
     (folder / "metrics.jsonl").write_text("", encoding="utf-8")
@@ -49,7 +49,7 @@ def with_codebook(folder: Path, codebook: torch.Tensor, counts: torch.Tensor) ->
     return RunHistory.load(folder)
 
 
-def test_usage_over_time_ends_at_the_measured_usage(collapsed: RunHistory, healthy: RunHistory) -> None:
+def test_usage_over_time_ends_at_snapshot_usage(collapsed: RunHistory, healthy: RunHistory) -> None:
     usage, perplexity = analysis.usage_over_time([collapsed, healthy]).axes
     assert [line.get_label() for line in usage.lines] == ["vq-vae", "arcvq-vae"]
     assert [line.get_ydata()[-1] for line in usage.lines] == pytest.approx([100 * 9 / 96, 100 * 90 / 96])
@@ -58,7 +58,7 @@ def test_usage_over_time_ends_at_the_measured_usage(collapsed: RunHistory, healt
     assert [line.get_ydata()[-1] for line in perplexity.lines] == pytest.approx(expected)
 
 
-def test_each_run_keeps_its_colour(collapsed: RunHistory, healthy: RunHistory) -> None:
+def test_run_has_same_colour_in_all_figures(collapsed: RunHistory, healthy: RunHistory) -> None:
     runs = [collapsed, healthy]
     usage = analysis.usage_over_time(runs).axes[0]
     frequency = analysis.code_frequency(runs).axes[0]
@@ -68,13 +68,13 @@ def test_each_run_keeps_its_colour(collapsed: RunHistory, healthy: RunHistory) -
     assert to_rgba(used.get_facecolor()[0])[:3] == to_rgba(RUN_COLOURS[1])[:3]
 
 
-def test_quality_over_time_draws_the_logged_values(healthy: RunHistory) -> None:
+def test_quality_over_time_draws_logged_values(healthy: RunHistory) -> None:
     psnr, error = analysis.quality_over_time([healthy]).axes
     assert psnr.lines[0].get_ydata()[-1] == pytest.approx(21.0 + np.log(401))
     assert error.lines[0].get_ydata()[-1] == pytest.approx(0.15 / (1 + np.log(401)))
 
 
-def test_loss_curves_have_a_panel_per_term_on_a_log_scale(collapsed: RunHistory, healthy: RunHistory) -> None:
+def test_loss_curves_have_log_panel_per_term(collapsed: RunHistory, healthy: RunHistory) -> None:
     axes = analysis.loss_curves([collapsed, healthy]).axes
     panels = {one.get_title(loc="left"): one for one in axes if one.get_title(loc="left")}
     assert list(panels) == ["total", "reconstruction", "codebook", "commitment", "ArcLoss"]
@@ -85,13 +85,13 @@ def test_loss_curves_have_a_panel_per_term_on_a_log_scale(collapsed: RunHistory,
     assert np.diff(smoothed.get_ydata()).std() < np.diff(raw.get_ydata()).std()
 
 
-def test_smoothing_keeps_a_constant_and_the_length() -> None:
+def test_smooth_is_running_mean_of_same_length() -> None:
     assert smooth(np.full(9, 2.5), 5).tolist() == [2.5] * 9
     assert smooth(np.arange(5.0), 3).tolist() == [0.5, 1.0, 2.0, 3.0, 3.5]
     assert smooth(np.arange(3.0), 1).tolist() == [0.0, 1.0, 2.0]
 
 
-def test_norm_histograms_count_used_and_unused_apart(collapsed: RunHistory, healthy: RunHistory) -> None:
+def test_norm_histograms_separate_used_and_unused_codes(collapsed: RunHistory, healthy: RunHistory) -> None:
     axes = analysis.norm_histograms([collapsed, healthy]).axes
     titles = [one.get_title(loc="left") for one in axes]
     assert titles == ["vq-vae, step 40", "vq-vae, step 400", "arcvq-vae, step 40", "arcvq-vae, step 400"]
@@ -106,16 +106,14 @@ def test_norm_histograms_count_used_and_unused_apart(collapsed: RunHistory, heal
     assert axes[0].get_xscale() == "log"  # 0.01 to 4
 
 
-def test_a_ball_that_is_long_gone_does_not_squeeze_the_codes(
-    healthy: RunHistory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_huge_ball_radius_stays_off_axis(healthy: RunHistory, monkeypatch: pytest.MonkeyPatch) -> None:
     near = analysis.norm_histograms([healthy]).axes[1].get_xlim()
     monkeypatch.setattr(RunHistory, "ball_radius_at", lambda self, step: 3.4e38)
     axes = analysis.norm_histograms([healthy]).axes[1]
     assert axes.get_xlim() == pytest.approx(near, rel=0.2)
     labels = [text.get_text() for text in axes.get_legend().get_texts()]
     assert labels[-1] == "ball radius 3.4e+38, beyond the axis"
-    # One that is a little wider than the longest code is shown.
+    # A radius close to the largest norm is shown.
     wide = 2 * float(healthy.last_snapshot.norms.max())
     monkeypatch.setattr(RunHistory, "ball_radius_at", lambda self, step: wide)
     axes = analysis.norm_histograms([healthy]).axes[1]
@@ -123,11 +121,11 @@ def test_a_ball_that_is_long_gone_does_not_squeeze_the_codes(
     assert axes.get_legend().get_texts()[-1].get_text() == f"ball radius {wide:.3g}"
 
 
-def test_norm_histograms_of_similar_lengths_stay_linear(healthy: RunHistory) -> None:
+def test_norm_histograms_of_similar_norms_are_linear(healthy: RunHistory) -> None:
     assert analysis.norm_histograms([healthy]).axes[0].get_xscale() == "linear"
 
 
-def test_pairwise_distances_are_the_true_ones_in_order_of_use(collapsed: RunHistory, healthy: RunHistory) -> None:
+def test_pairwise_distances_equal_cdist_in_order_of_use(collapsed: RunHistory, healthy: RunHistory) -> None:
     figure = analysis.pairwise_distances([collapsed, healthy])
     drawn = np.asarray(figure.axes[0].images[0].get_array())
     snapshot = collapsed.last_snapshot
@@ -142,7 +140,7 @@ def test_pairwise_distances_are_the_true_ones_in_order_of_use(collapsed: RunHist
     assert figure.axes[0].get_xlabel() == "all 96 codes, by use"
 
 
-def test_large_codebooks_are_sampled_and_say_so(healthy: RunHistory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_codebook_is_sampled_and_labelled(healthy: RunHistory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distances, "DISTANCE_LIMIT", 40)
     monkeypatch.setattr(embedding, "MAP_LIMIT", 30)
     axes = analysis.pairwise_distances([healthy]).axes[0]
@@ -153,7 +151,7 @@ def test_large_codebooks_are_sampled_and_say_so(healthy: RunHistory, monkeypatch
     assert "30 of 96 codes" in axes.get_xlabel()
 
 
-def test_codebook_map_marks_used_and_unused_apart(collapsed: RunHistory, healthy: RunHistory) -> None:
+def test_codebook_map_separates_used_and_unused_codes(collapsed: RunHistory, healthy: RunHistory) -> None:
     axes = analysis.codebook_map([collapsed, healthy]).axes[0]
     unused, used = axes.collections
     assert (len(unused.get_offsets()), len(used.get_offsets())) == (87, 9)
@@ -163,30 +161,30 @@ def test_codebook_map_marks_used_and_unused_apart(collapsed: RunHistory, healthy
     assert axes.get_xlabel().startswith("t-SNE")
 
 
-def test_the_map_is_the_same_every_time(healthy: RunHistory) -> None:
+def test_projection_is_deterministic(healthy: RunHistory) -> None:
     codes = healthy.last_snapshot.codebook
-    first, second = embed(codes)[0], embed(codes)[0]
+    first, second = project_to_2d(codes)[0], project_to_2d(codes)[0]
     assert np.array_equal(first, second)
 
 
-def test_few_or_equal_codes_are_projected_linearly() -> None:
-    points, method = embed(np.eye(5, 3))
+def test_few_or_equal_codes_use_pca() -> None:
+    points, method = project_to_2d(np.eye(5, 3))
     assert (method, points.shape) == ("PCA", (5, 2))
-    points, method = embed(np.ones((64, 4)))
+    points, method = project_to_2d(np.ones((64, 4)))
     assert method == "PCA"
     assert np.array_equal(points, np.zeros((64, 2)))
-    points, method = embed(np.arange(4.0)[:, None])
+    points, method = project_to_2d(np.arange(4.0)[:, None])
     assert np.ptp(points[:, 0]) == pytest.approx(3.0)
 
 
 def test_tsne_of_tiny_codes_is_finite() -> None:
     codes = np.random.default_rng(0).uniform(-1e-9, 1e-9, (12, 4))
-    points, method = embed(codes)
+    points, method = project_to_2d(codes)
     assert method == "t-SNE"
     assert np.isfinite(points).all()
 
 
-def test_code_frequency_is_sorted_and_ends_with_the_used_codes(collapsed: RunHistory, healthy: RunHistory) -> None:
+def test_code_frequency_is_sorted_counts_of_used_codes(collapsed: RunHistory, healthy: RunHistory) -> None:
     axes = analysis.code_frequency([collapsed, healthy]).axes[0]
     curve = axes.lines[0].get_ydata()
     assert curve.tolist() == sorted(collapsed.last_snapshot.counts[collapsed.last_snapshot.used].tolist(), reverse=True)
@@ -196,7 +194,7 @@ def test_code_frequency_is_sorted_and_ends_with_the_used_codes(collapsed: RunHis
     assert labels[2].startswith("perfectly even use")
 
 
-def test_reconstruction_grid_shows_the_pictures(pictures: tuple[torch.Tensor, dict[str, torch.Tensor]]) -> None:
+def test_reconstruction_grid_shows_images_of_every_run(pictures: tuple[torch.Tensor, dict[str, torch.Tensor]]) -> None:
     originals, reconstructions = pictures
     figure = analysis.reconstruction_grid(originals, reconstructions)
     assert len(figure.axes) == 3 * 8
@@ -206,19 +204,19 @@ def test_reconstruction_grid_shows_the_pictures(pictures: tuple[torch.Tensor, di
     np.testing.assert_array_equal(shown, expected)
 
 
-def test_a_phone_gets_fewer_pictures(pictures: tuple[torch.Tensor, dict[str, torch.Tensor]]) -> None:
+def test_narrow_grid_has_fewer_images(pictures: tuple[torch.Tensor, dict[str, torch.Tensor]]) -> None:
     originals, reconstructions = pictures
     wide, narrow = (analysis.reconstruction_grid(originals, reconstructions, narrow=narrow) for narrow in (False, True))
     assert (len(wide.axes), len(narrow.axes)) == (3 * 8, 3 * 5)
     assert narrow.get_figwidth() < 0.6 * wide.get_figwidth()
 
 
-@pytest.mark.parametrize("drawing", DRAWINGS)
-def test_panels_stack_for_a_phone(
-    drawing: Drawing, collapsed: RunHistory, healthy: RunHistory, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("make_figure", FIGURES)
+def test_stacked_panels_are_one_column(
+    make_figure: MakeFigure, collapsed: RunHistory, healthy: RunHistory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(embedding, "MAP_LIMIT", 9)
-    figure = drawing([collapsed, healthy])
+    figure = make_figure([collapsed, healthy])
     panels = [axes.get_title(loc="left") for axes in figure.axes if axes.get_title(loc="left")]
     stacked = stack_panels(figure)
     assert [axes.get_title(loc="left") for axes in stacked.axes if axes.get_title(loc="left")] == panels
@@ -241,20 +239,20 @@ def test_panels_stack_for_a_phone(
         (torch.zeros(2, 3, 8, 8).byte(), torch.zeros(2, 3, 4, 4).byte(), "found (2, 3, 4, 4)"),
     ],
 )
-def test_wrong_pictures_are_named(originals: torch.Tensor, reconstruction: torch.Tensor, expected: str) -> None:
+def test_wrong_images_raise(originals: torch.Tensor, reconstruction: torch.Tensor, expected: str) -> None:
     with pytest.raises(ArcvqError, match=re.escape(expected)):
         analysis.reconstruction_grid(originals, {"a": reconstruction})
 
 
-def test_code_wall_lights_the_used_codes(collapsed: RunHistory) -> None:
-    cells = code_wall(collapsed.last_snapshot, "#D55E00").reshape(-1, 4)
-    lit = np.isclose(cells[:, :3], to_rgba("#D55E00")[:3]).all(axis=1)
-    assert np.array_equal(lit[:96], collapsed.last_snapshot.used)
-    assert not cells[96:].any()  # the rest of the last row stays clear
-    assert render_wall(collapsed.last_snapshot, "#D55E00").startswith(b"\x89PNG")
+def test_code_grid_colours_used_codes(collapsed: RunHistory) -> None:
+    cells = code_grid(collapsed.last_snapshot, "#D55E00").reshape(-1, 4)
+    coloured = np.isclose(cells[:, :3], to_rgba("#D55E00")[:3]).all(axis=1)
+    assert np.array_equal(coloured[:96], collapsed.last_snapshot.used)
+    assert not cells[96:].any()  # the rest of the last row is transparent
+    assert render_code_grid(collapsed.last_snapshot, "#D55E00").startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("drawing", DRAWINGS)
+@pytest.mark.parametrize("make_figure", FIGURES)
 @pytest.mark.parametrize(
     ("codebook", "counts"),
     [
@@ -266,21 +264,21 @@ def test_code_wall_lights_the_used_codes(collapsed: RunHistory) -> None:
         pytest.param(torch.ones(1, 1), torch.tensor([5]), id="one code"),
     ],
 )
-def test_broken_codebooks_still_get_their_figures(
-    drawing: Drawing, codebook: torch.Tensor, counts: torch.Tensor, tmp_path: Path
+def test_broken_codebook_renders(
+    make_figure: MakeFigure, codebook: torch.Tensor, counts: torch.Tensor, tmp_path: Path
 ) -> None:
     run = with_codebook(tmp_path / "run", codebook, counts)
-    assert analysis.render_png(drawing([run]), 40).startswith(b"\x89PNG")
+    assert analysis.render_png(make_figure([run]), 40).startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("count", [1, 4])
-def test_any_number_of_runs_fits(healthy: RunHistory, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedding, "MAP_LIMIT", 9)  # a small map: t-SNE has its own tests
-    for drawing in DRAWINGS:
-        assert analysis.render_png(drawing([healthy] * count), 30).startswith(b"\x89PNG")
+def test_figures_take_any_number_of_runs(healthy: RunHistory, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedding, "MAP_LIMIT", 9)  # a small map is fast
+    for make_figure in FIGURES:
+        assert analysis.render_png(make_figure([healthy] * count), 30).startswith(b"\x89PNG")
 
 
-def test_figures_leave_matplotlib_as_they_found_it(healthy: RunHistory) -> None:
+def test_figures_leave_matplotlib_settings_unchanged(healthy: RunHistory) -> None:
     before = dict(matplotlib.rcParams)
     first = analysis.render_png(analysis.code_frequency([healthy]), 50)
     second = analysis.render_png(analysis.code_frequency([healthy]), 50)
@@ -288,8 +286,8 @@ def test_figures_leave_matplotlib_as_they_found_it(healthy: RunHistory) -> None:
     assert first == second
 
 
-def test_importing_the_package_stays_light_and_on_its_side() -> None:
-    """No pyplot (global state), no scikit-learn (slow), nothing of the layers above."""
+def test_import_loads_no_heavy_or_higher_modules() -> None:
+    """No pyplot (global state), no scikit-learn (slow), no layer above."""
     code = "import sys, arcvq.analysis; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     for name in ("matplotlib.pyplot", "sklearn", "arcvq.training", "arcvq.systems", "arcvq.cli"):

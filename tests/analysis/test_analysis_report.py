@@ -1,4 +1,4 @@
-"""The page: well-formed, self-contained, escaped, small, and right."""
+"""The page is well-formed, self-contained, escaped and small, and states the right numbers."""
 
 import dataclasses
 import re
@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from arcvq.analysis import EvaluationResult, RunHistory, illustrations, write_report
-from arcvq.analysis.comparison import compare
+from arcvq.analysis.comparison import compare_metrics
 from arcvq.analysis.settings import differing_settings
 from arcvq.errors import ArcvqError
 
@@ -21,14 +21,14 @@ VOID_ELEMENTS = {"meta", "img", "source", "br", "hr", "link", "input"}
 
 
 class Page(HTMLParser):
-    """Checks that every element is closed in order, and gathers what the tests ask about."""
+    """Parses the page, checks that every element is closed in order, and collects elements and text."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.open: list[str] = []
         self.elements: list[tuple[str, dict[str, str | None]]] = []
         self.words: list[str] = []
-        self.folded: list[str] = []  # of them, those inside <details>
+        self.folded: list[str] = []  # text inside <details>
         self.feed(text)
         self.close()
         assert self.open == []
@@ -58,13 +58,13 @@ class Page(HTMLParser):
 
 @pytest.fixture
 def quick_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests that ask about the words: the figures have tests of their own."""
+    """Skip the drawing, for tests of the page's text."""
     monkeypatch.setattr("arcvq.analysis.figures.embedding.MAP_LIMIT", 9)
     monkeypatch.setattr("arcvq.analysis.page.render_png", lambda figure, resolution: b"a figure")
 
 
 @pytest.fixture(scope="session")
-def written(
+def report_file(
     collapsed: RunHistory, healthy: RunHistory, pictures: Pictures, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
     originals, reconstructions = pictures
@@ -72,23 +72,23 @@ def written(
         [collapsed, healthy],
         tmp_path_factory.mktemp("page") / "new" / "report",
         originals=originals,
-        rebuilt=reconstructions,
+        reconstructions=reconstructions,
         title="Two codebooks <& one> budget",
         notes=["<script>alert('note')</script>"],
     )
 
 
 @pytest.fixture(scope="session")
-def page(written: Path) -> Page:
-    return Page(written.read_text(encoding="utf-8"))
+def page(report_file: Path) -> Page:
+    return Page(report_file.read_text(encoding="utf-8"))
 
 
-def test_one_file_that_can_be_mailed_is_written(written: Path) -> None:
-    assert [path.name for path in written.parent.iterdir()] == ["index.html"]
-    assert written.stat().st_size < 4_000_000
+def test_report_is_one_small_file(report_file: Path) -> None:
+    assert [path.name for path in report_file.parent.iterdir()] == ["index.html"]
+    assert report_file.stat().st_size < 4_000_000
 
 
-def test_nothing_outside_the_page_is_needed(page: Page) -> None:
+def test_page_loads_nothing_external(page: Page) -> None:
     for _, attributes in page.elements:
         for name in ("src", "srcset", "href"):
             value = attributes.get(name)
@@ -97,16 +97,16 @@ def test_nothing_outside_the_page_is_needed(page: Page) -> None:
     assert not page.named("link")
 
 
-def test_the_stylesheet_loads_nothing(written: Path) -> None:
-    style = re.search(r"<style>(.*?)</style>", written.read_text(encoding="utf-8"), re.DOTALL)
+def test_stylesheet_loads_nothing(report_file: Path) -> None:
+    style = re.search(r"<style>(.*?)</style>", report_file.read_text(encoding="utf-8"), re.DOTALL)
     assert style is not None
     assert "url(" not in style.group(1)
     assert "@import" not in style.group(1)
 
 
-def test_every_image_has_a_text_and_every_link_a_target(page: Page) -> None:
+def test_images_have_alt_text_and_links_have_targets(page: Page) -> None:
     images = page.named("img")
-    assert len(images) == 2 + 8  # a wall per run, eight figures
+    assert len(images) == 2 + 8  # a code grid per run, eight figures
     assert len(page.named("source")) == 8  # the figures again, for phones
     assert all(len(image["alt"] or "") > 10 for image in images)
     targets = [attributes["id"] for attributes in page.named("section")]
@@ -115,20 +115,20 @@ def test_every_image_has_a_text_and_every_link_a_target(page: Page) -> None:
     assert page.named("html") == [{"lang": "en"}]
 
 
-def test_what_comes_from_outside_is_escaped(written: Path, page: Page) -> None:
-    source = written.read_text(encoding="utf-8")
+def test_title_and_notes_are_escaped(report_file: Path, page: Page) -> None:
+    source = report_file.read_text(encoding="utf-8")
     assert "<script>" not in source
     assert "Two codebooks &lt;&amp; one&gt; budget" in source
     assert "<script>alert('note')</script>" in page.text
 
 
-def test_the_page_says_what_was_measured(page: Page) -> None:
+def test_page_states_measured_facts(page: Page) -> None:
     facts = ["9 of 96", "90 of 96", "abc123def456", "quantizer.ball.alpha", "87 of 96 codes (91%)", "No symptom found"]
     assert [fact for fact in facts if fact not in page.text] == []
     assert "training.seed" not in page.text
 
 
-def test_metrics_go_by_names_that_people_read_and_the_others_are_folded_away(page: Page) -> None:
+def test_metrics_have_labels_and_details_are_folded(page: Page) -> None:
     folded = " ".join(page.folded)
     assert "uniformity" in folded
     assert "near duplicates, by distance" in folded
@@ -136,91 +136,89 @@ def test_metrics_go_by_names_that_people_read_and_the_others_are_folded_away(pag
     assert "near_duplicate_share" not in page.text
 
 
-def test_the_best_is_bold_and_the_missing_has_a_reason(written: Path, page: Page) -> None:
-    source = written.read_text(encoding="utf-8")
+def test_best_value_is_bold_and_missing_has_reason(report_file: Path, page: Page) -> None:
+    source = report_file.read_text(encoding="utf-8")
     bold = re.findall(r"<td><strong>([^<]*)", source)
     assert bold == ["0.0340", "25.40", "93.8%"]  # SSIM is a tie
     assert page.text.count("the Inception weights are not on this machine") == 2
 
 
 @pytest.mark.usefixtures("quick_figures")
-def test_captions_carry_the_numbers(collapsed: RunHistory, healthy: RunHistory, pictures: Pictures) -> None:
+def test_captions_state_numbers(collapsed: RunHistory, healthy: RunHistory, pictures: Pictures) -> None:
     runs = [collapsed, healthy]
-    captions = {one.anchor: one.caption for one in illustrations.illustrate(runs)}
-    half = illustrations.busiest_for_half(collapsed.last_snapshot)
+    captions = {one.anchor: one.caption for one in illustrations.make_illustrations(runs)}
+    half = illustrations.codes_for_half_of_tokens(collapsed.last_snapshot)
     counts = sorted(collapsed.last_snapshot.counts.tolist(), reverse=True)
     assert sum(counts[:half]) >= sum(counts) / 2 > sum(counts[: half - 1])
     facts = {
-        "usage": [f"9.4%, perplexity {collapsed.last_snapshot.perplexity:.0f}", "93.8%", "wakes up late"],
+        "usage": [f"9.4%, perplexity {collapsed.last_snapshot.perplexity:.0f}", "93.8%", "rises late"],
         "map": ["vq-vae has 87 unused codes", "arcvq-vae has 6 unused codes"],
         "norms": ["and 0.01 (unused)", "bounds the codes of arcvq-vae"],
         "distances": ["vq-vae has 87 near duplicates", "arcvq-vae has 0"],
         "frequency": [f"vq-vae needs {half} of 96 codes"],
         "quality": ["23.99 dB", "26.99 dB"],
-        "losses": ["the reconstruction term does"],
+        "losses": ["the reconstruction term is"],
     }
     for anchor, expected in facts.items():
         assert [fact for fact in expected if fact not in captions[anchor]] == [], anchor
 
 
 @pytest.mark.usefixtures("quick_figures")
-def test_reconstruction_losses_of_other_objectives_are_not_compared(collapsed: RunHistory, healthy: RunHistory) -> None:
+def test_caption_warns_of_different_objectives(collapsed: RunHistory, healthy: RunHistory) -> None:
     other = dataclasses.replace(healthy, config={**healthy.config, "objective": {"reconstruction": "l1"}})
-    assert "nor do the reconstruction terms" in illustrations.losses([collapsed, other]).caption
+    assert "nor are the reconstruction terms" in illustrations.losses([collapsed, other]).caption
 
 
 @pytest.mark.usefixtures("quick_figures")
-def test_a_large_codebook_is_said_to_be_sampled(healthy: RunHistory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_caption_mentions_sampling_of_large_codebook(healthy: RunHistory, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "are shown" not in illustrations.code_map([healthy]).caption
     monkeypatch.setattr(illustrations, "MAP_LIMIT", 50)
     assert "50 codes are shown" in illustrations.code_map([healthy]).caption
 
 
-def test_different_protocol_hashes_have_no_winner(collapsed: RunHistory, healthy: RunHistory) -> None:
+def test_different_protocol_hashes_have_no_best(collapsed: RunHistory, healthy: RunHistory) -> None:
     changed = dataclasses.replace(healthy.results["exact"], protocol_hash="other")
-    (group,) = compare([collapsed, dataclasses.replace(healthy, results={"exact": changed})])
+    (group,) = compare_metrics([collapsed, dataclasses.replace(healthy, results={"exact": changed})])
     assert group.warning
     assert not any(cell.best for row in (*group.rows, *group.details) for cell in row.cells)
 
 
-def test_a_run_that_was_not_evaluated_is_missing_and_the_log_stands_in(
-    collapsed: RunHistory, healthy: RunHistory
-) -> None:
-    exact, logged = compare([collapsed, dataclasses.replace(healthy, results={})])
+def test_run_without_evaluation_adds_logged_group(collapsed: RunHistory, healthy: RunHistory) -> None:
+    exact, logged = compare_metrics([collapsed, dataclasses.replace(healthy, results={})])
     assert exact.rows[0].cells[1].text is None
     assert exact.rows[0].cells[1].reason == "not evaluated under “exact”"
-    assert not exact.rows[0].cells[0].best  # alone, nothing is best
+    assert not exact.rows[0].cells[0].best  # the only value
     assert logged.title == "Last evaluation during training"
     usage = next(row for row in logged.rows if row.metric == "usage")
     assert [cell.text for cell in usage.cells] == ["9.4%", "93.8%"]
 
 
-def test_an_unknown_metric_has_no_winner(collapsed: RunHistory, healthy: RunHistory) -> None:
+def test_unknown_metric_has_no_best(collapsed: RunHistory, healthy: RunHistory) -> None:
     results = [
         EvaluationResult("exact", "h", metrics={"mystery": value}, missing={}, images=None) for value in (1.0, 2.0)
     ]
     runs = [dataclasses.replace(run, results={"exact": one}) for run, one in zip((collapsed, healthy), results)]
-    (group,) = compare(runs)
+    (group,) = compare_metrics(runs)
     (row,) = group.details
     assert (row.label, row.direction) == ("mystery", "")
     assert not any(cell.best for cell in row.cells)
 
 
-def test_only_settings_that_differ_are_listed(collapsed: RunHistory, healthy: RunHistory) -> None:
+def test_settings_table_lists_only_differences(collapsed: RunHistory, healthy: RunHistory) -> None:
     rows = dict(differing_settings([collapsed, healthy]))
     assert rows["system"] == ["vq-vae", "arcvq-vae"]
     assert rows["quantizer.arc.margin"] == ["—", "0.1"]
-    assert not any(key.startswith(("training", "data", "tokenizer", "objective")) for key in rows)
+    assert not any(key.startswith(("training", "data", "autoencoder", "objective")) for key in rows)
     assert differing_settings([healthy, healthy]) == []
 
 
 @pytest.mark.usefixtures("quick_figures")
-def test_one_run_alone_and_hostile_names(run_writer: Callable[..., Path], pictures: Pictures, tmp_path: Path) -> None:
+def test_html_in_run_name_is_escaped(write_run_folder: Callable[..., Path], pictures: Pictures, tmp_path: Path) -> None:
     name = '<img src="http://example.org/x.png" onerror="x">'
-    run = RunHistory.load(run_writer(tmp_path / "run", system="vq-vae", codes=8, used=3), name=name)
+    run = RunHistory.load(write_run_folder(tmp_path / "run", system="vq-vae", codes=8, used=3), name=name)
     originals, reconstructions = pictures
     path = write_report(
-        [run], tmp_path / "out", originals=originals, rebuilt={name: reconstructions["vq-vae"]}, title="One"
+        [run], tmp_path / "out", originals=originals, reconstructions={name: reconstructions["vq-vae"]}, title="One"
     )
     page = Page(path.read_text(encoding="utf-8"))
     assert len(page.named("img")) == 1 + 8
@@ -229,8 +227,8 @@ def test_one_run_alone_and_hostile_names(run_writer: Callable[..., Path], pictur
 
 
 @pytest.mark.usefixtures("quick_figures")
-def test_a_diverged_run_still_gets_its_page(run_writer: Callable[..., Path], tmp_path: Path) -> None:
-    folder = run_writer(tmp_path / "run", system="vq-vae", codes=8, used=3)
+def test_diverged_run_gets_page(write_run_folder: Callable[..., Path], tmp_path: Path) -> None:
+    folder = write_run_folder(tmp_path / "run", system="vq-vae", codes=8, used=3)
     broken = {"codebook": torch.full((8, 8), float("nan")), "counts": torch.zeros(8, dtype=torch.int64)}
     save_file(broken, folder / "codebooks" / "step-00000400.safetensors")
     (folder / "metrics.jsonl").write_text('{"kind": "train", "step": 1, "loss": NaN}\n', encoding="utf-8")
@@ -242,15 +240,17 @@ def test_a_diverged_run_still_gets_its_page(run_writer: Callable[..., Path], tmp
 
 
 @pytest.mark.usefixtures("quick_figures")
-def test_a_run_without_a_codebook_keeps_what_applies(
+def test_run_without_codebook_gets_page(
     collapsed: RunHistory, healthy: RunHistory, pictures: Pictures, tmp_path: Path
 ) -> None:
     originals, reconstructions = pictures
     vae = dataclasses.replace(healthy, name="vae", snapshots=(), results={})
-    rebuilt = {"vae": reconstructions["arcvq-vae"], "vq-vae": reconstructions["vq-vae"]}
-    both = write_report([vae, collapsed], tmp_path / "both", originals=originals, rebuilt=rebuilt, title="Both")
+    reconstructions = {"vae": reconstructions["arcvq-vae"], "vq-vae": reconstructions["vq-vae"]}
+    both = write_report(
+        [vae, collapsed], tmp_path / "both", originals=originals, reconstructions=reconstructions, title="Both"
+    )
     page = Page(both.read_text(encoding="utf-8"))
-    assert len(page.named("img")) == 1 + 8  # one wall, all figures
+    assert len(page.named("img")) == 1 + 8  # one code grid, all figures
     assert [heading for heading in page.words if heading in ("vae", "vq-vae")][:2] == ["vq-vae", "vae"]
     alone = write_report([vae], tmp_path / "alone", title="Alone")
     page = Page(alone.read_text(encoding="utf-8"))
@@ -260,20 +260,20 @@ def test_a_run_without_a_codebook_keeps_what_applies(
 
 @pytest.mark.parametrize(
     ("case", "expected"),
-    [("no runs", "at least one run"), ("same name", "vq-vae"), ("stranger", "of x"), ("float images", "uint8")],
+    [("no runs", "at least one run"), ("same name", "vq-vae"), ("unknown name", "of x"), ("float images", "uint8")],
 )
-def test_a_wrong_call_is_refused_and_writes_nothing(
+def test_wrong_arguments_raise_and_write_nothing(
     case: str, expected: str, collapsed: RunHistory, healthy: RunHistory, pictures: Pictures, tmp_path: Path
 ) -> None:
     originals, reconstructions = pictures
     runs = {"no runs": [], "same name": [collapsed, collapsed]}.get(case, [collapsed, healthy])
-    rebuilt = {**reconstructions, **({"x": originals} if case == "stranger" else {})}
+    reconstructions = {**reconstructions, **({"x": originals} if case == "unknown name" else {})}
     with pytest.raises(ArcvqError, match=expected):
         write_report(
             runs,
             tmp_path / "out",
             originals=originals.float() if case == "float images" else originals,
-            rebuilt=rebuilt if runs else {},
+            reconstructions=reconstructions if runs else {},
             title="t",
         )
     assert not (tmp_path / "out").exists()

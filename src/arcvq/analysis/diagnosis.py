@@ -1,4 +1,4 @@
-"""Symptoms of a codebook and of its training, each with the numbers that show it and what usually helps."""
+"""Finds symptoms of a bad codebook or training, each with its numbers and a remedy."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -13,48 +13,45 @@ from arcvq.metrics.codebook import NEAR_DUPLICATE_DISTANCE
 
 Severity = Literal["critical", "warning", "note"]
 
-# A tenth of the codes idle is common; half of them idle is a codebook half its size.
+# Up to a tenth of the codes unused is common; with half of them unused, half of the codebook is wasted.
 DEAD_SHARE_WARNING = 0.10
 DEAD_SHARE_CRITICAL = 0.50
 
-# A plain codebook wakes up late: in results/cifar10, vq-vae uses 3 % of its codes after 1,225 steps and 34 % after 24,500.
-EARLY_STEPS = 10_000
+# The usage of a plain codebook rises late: in results/cifar10, vq-vae uses 3 % of its codes after 1,225 steps, 34 % after 24,500.
+SHORT_STEPS = 10_000
 
-# Fewer evaluation tokens than this per code, and an unused code may only have had no chance.
+# With fewer evaluation tokens per code than this, a rare code may look unused.
 TOKENS_PER_CODE = 10
 
-# Median norm of used codes over that of unused ones. Nearest-code search by distance turns such a gap into starvation.
+# Ratio of the median norms of used and unused codes, from which a search by distance hardly finds the unused ones.
 NORM_RATIO = 2.0
 
 DUPLICATE_SHARE = 0.05
 
-# Perplexity is stuck when it is below this share of K and gained less than this over the second half of training.
+# Perplexity is stuck if it is below this share of K and grew by less than this share over the second half of training.
 STUCK_LEVEL = 0.25
 STUCK_GAIN = 0.05
 STUCK_POINTS = 4
-STUCK_STEPS = 200  # a shorter run has not had the time to move
+STUCK_STEPS = 200  # not judged in a shorter run
 
-# The bound always binds when at least this share of the codes is clipped at every evaluation of the second half.
+# The bound always binds if at least this share of the codes is clipped at every evaluation of the second half.
 ALWAYS_CLIPPED = 0.99
 
-# What helps, and the option that the quantizer must have for it.
-Way = tuple[str | None, str]
-PRIOR: Way = ("arc", "add the ball bound and ArcLoss")
-RESTART: Way = ("restart", "restart dead codes (quantizer.restart)")
-REVIVAL: Way = ("revival", "revive dead codes sooner (quantizer.revival)")
-KMEANS: Way = (
-    "restart",
-    "start from k-means (quantizer.start)",
-)  # a quantizer that can restart codes has this option too
-WIDER: Way = ("start", "start from a wider initialisation")
-BOUND: Way = ("ball", "bound the norms (ball bound)")
-UNIT: Way = (None, "normalise codes and latents")
-SMALLER: Way = (None, "make the codebook smaller")
+# The option that the quantizer must have, and the advice.
+Remedy = tuple[str | None, str]
+PRIOR: Remedy = ("arc", "add the ball bound and ArcLoss")
+RESTART: Remedy = ("restart", "restart dead codes (quantizer.restart)")
+REVIVAL: Remedy = ("revival", "revive dead codes sooner (quantizer.revival)")
+KMEANS: Remedy = ("restart", "initialise with k-means (quantizer.init)")  # quantizers with `restart` support this
+WIDER: Remedy = ("init", "initialise with a larger spread (quantizer.init)")
+BOUND: Remedy = ("ball", "bound the norms (ball bound)")
+NORMALISE: Remedy = (None, "normalise codes and latents")
+SMALLER: Remedy = (None, "make the codebook smaller")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One symptom: what was seen, in numbers, and a remedy in one line."""
+    """One symptom, with the numbers that show it and a remedy in one line."""
 
     symptom: str
     severity: Severity
@@ -63,33 +60,33 @@ class Finding:
 
 
 def diagnose(history: RunHistory) -> list[Finding]:
-    """The symptoms of a run's last codebook and of its training; an empty list means none was found."""
-    of_training = (_loss_not_finite,)
-    of_codebook = (
-        _codes_not_finite,
-        _dead_codes,
-        _few_tokens,
-        _norm_imbalance,
-        _near_duplicates,
-        _stuck_perplexity,
-        _ball_bound,
+    """Symptoms of a run's training and of its last codebook, most severe first; empty if there are none."""
+    training_checks = (_find_nonfinite_loss,)
+    codebook_checks = (
+        _find_nonfinite_codes,
+        _find_dead_codes,
+        _find_few_tokens,
+        _find_norm_imbalance,
+        _find_near_duplicates,
+        _find_stuck_perplexity,
+        _find_ball_bound_problem,
     )
-    checks = (*of_training, *of_codebook) if history.has_codebook else of_training
+    checks = (*training_checks, *codebook_checks) if history.has_codebook else training_checks
     order = ("critical", "warning", "note")
     return sorted(
         (found for check in checks for found in check(history)), key=lambda found: order.index(found.severity)
     )
 
 
-def is_young_and_plain(history: RunHistory) -> bool:
-    """Whether the codebook has nothing but its gradient to move idle codes, and has not had long to do so."""
-    options = _options(history)
-    helped = any(options.get(name) for name in ("restart", "arc", "ball", "anchor"))
-    return "restart" in options and not helped and history.last_step < EARLY_STEPS
+def is_short_plain_run(history: RunHistory) -> bool:
+    """Whether the codes are trained by gradient alone, for fewer than SHORT_STEPS steps."""
+    options = _quantizer_options(history)
+    moves_unused_codes = any(options.get(name) for name in ("restart", "arc", "ball", "anchor"))
+    return "restart" in options and not moves_unused_codes and history.last_step < SHORT_STEPS
 
 
-def _loss_not_finite(history: RunHistory) -> Iterator[Finding]:
-    # A logger may write a NaN total as null; the optional terms are null where a system has none, which is no symptom.
+def _find_nonfinite_loss(history: RunHistory) -> Iterator[Finding]:
+    # A null total was NaN; a null term is one that the system does not have.
     steps = [
         line["step"]
         for line in history.train
@@ -105,7 +102,7 @@ def _loss_not_finite(history: RunHistory) -> Iterator[Finding]:
         )
 
 
-def _codes_not_finite(history: RunHistory) -> Iterator[Finding]:
+def _find_nonfinite_codes(history: RunHistory) -> Iterator[Finding]:
     snapshot = history.last_snapshot
     broken = int((~snapshot.finite).sum())
     if broken:
@@ -117,7 +114,7 @@ def _codes_not_finite(history: RunHistory) -> Iterator[Finding]:
         )
 
 
-def _dead_codes(history: RunHistory) -> Iterator[Finding]:
+def _find_dead_codes(history: RunHistory) -> Iterator[Finding]:
     snapshot = history.last_snapshot
     share = 1.0 - snapshot.usage
     if share <= DEAD_SHARE_WARNING:
@@ -126,19 +123,19 @@ def _dead_codes(history: RunHistory) -> Iterator[Finding]:
         "dead codes",
         "critical" if share > DEAD_SHARE_CRITICAL else "warning",
         f"{snapshot.size - snapshot.used_count:,} of {snapshot.size:,} codes ({share:.0%}) receive no token of the evaluation set",
-        _remedy(history, PRIOR, RESTART, REVIVAL, SMALLER),
+        _advice(history, PRIOR, RESTART, REVIVAL, SMALLER),
     )
-    if is_young_and_plain(history):
+    if is_short_plain_run(history):
         yield Finding(
             "short training",
             "note",
-            f"this run has {history.last_step:,} steps, and a plain codebook wakes up late: on CIFAR-10 it uses a few "
-            "percent of its codes after a thousand steps and about a third after 24,500",
+            f"this run has {history.last_step:,} steps, and the usage of a plain codebook rises late: on CIFAR-10 it is a "
+            "few percent after a thousand steps and about a third after 24,500",
             "train longer before you judge a plain codebook by this run",
         )
 
 
-def _few_tokens(history: RunHistory) -> Iterator[Finding]:
+def _find_few_tokens(history: RunHistory) -> Iterator[Finding]:
     snapshot = history.last_snapshot
     if snapshot.token_count < TOKENS_PER_CODE * snapshot.size:
         yield Finding(
@@ -150,41 +147,41 @@ def _few_tokens(history: RunHistory) -> Iterator[Finding]:
         )
 
 
-def _norm_imbalance(history: RunHistory) -> Iterator[Finding]:
-    if "levels" in _options(history):
-        return  # the codes of a lattice do not move
+def _find_norm_imbalance(history: RunHistory) -> Iterator[Finding]:
+    if "levels" in _quantizer_options(history):
+        return  # a fixed grid
     snapshot = history.last_snapshot
     used = snapshot.norms[snapshot.used & snapshot.finite]
     unused = snapshot.norms[~snapshot.used & snapshot.finite]
     if len(used) == 0 or len(unused) == 0:
         return
-    of_used, of_unused = float(np.median(used)), float(np.median(unused))
-    low, high = sorted((of_used, of_unused))
+    used_median, unused_median = float(np.median(used)), float(np.median(unused))
+    low, high = sorted((used_median, unused_median))
     if high > NORM_RATIO * low:
         bounded = len(history.train_series("ball_radius")) > 0
-        remedy = "lower the ball bound's growth rate alpha" if bounded else _remedy(history, BOUND, UNIT)
+        remedy = "lower the ball bound's growth rate alpha" if bounded else _advice(history, BOUND, NORMALISE)
         yield Finding(
             "norm imbalance",
             "warning",
-            f"the median norm is {of_used:.3g} for used codes and {of_unused:.3g} for unused ones",
-            f"{remedy}, so that all codes compete at one length",
+            f"the median norm is {used_median:.3g} for used codes and {unused_median:.3g} for unused ones",
+            f"{remedy}, so that all codes have similar norms",
         )
 
 
-def _near_duplicates(history: RunHistory) -> Iterator[Finding]:
+def _find_near_duplicates(history: RunHistory) -> Iterator[Finding]:
     snapshot = history.last_snapshot
-    share = snapshot.near_duplicates / snapshot.size
+    share = snapshot.near_duplicate_count / snapshot.size
     if share > DUPLICATE_SHARE:
         yield Finding(
             "near-duplicate codes",
             "warning",
-            f"{snapshot.near_duplicates:,} of {snapshot.size:,} codes ({share:.0%}) lie closer to another code than "
+            f"{snapshot.near_duplicate_count:,} of {snapshot.size:,} codes ({share:.0%}) lie closer to another code than "
             f"{NEAR_DUPLICATE_DISTANCE:.0%} of the codes' mean norm",
-            _remedy(history, PRIOR, WIDER, SMALLER),
+            _advice(history, PRIOR, WIDER, SMALLER),
         )
 
 
-def _stuck_perplexity(history: RunHistory) -> Iterator[Finding]:
+def _find_stuck_perplexity(history: RunHistory) -> Iterator[Finding]:
     series = history.evaluation_series("perplexity")
     size = history.last_snapshot.size
     if len(series) < STUCK_POINTS or history.last_step < STUCK_STEPS:
@@ -196,11 +193,11 @@ def _stuck_perplexity(history: RunHistory) -> Iterator[Finding]:
             "perplexity stuck",
             "warning",
             f"perplexity is {last:.1f} of {size:,} and was {halfway:.1f} halfway through training",
-            _remedy(history, PRIOR, RESTART, KMEANS, REVIVAL, SMALLER),
+            _advice(history, PRIOR, RESTART, KMEANS, REVIVAL, SMALLER),
         )
 
 
-def _ball_bound(history: RunHistory) -> Iterator[Finding]:
+def _find_ball_bound_problem(history: RunHistory) -> Iterator[Finding]:
     clipped = history.evaluation_series("clipped_share")
     trained = clipped.values[clipped.steps > 0]
     if len(trained) == 0:
@@ -211,30 +208,30 @@ def _ball_bound(history: RunHistory) -> Iterator[Finding]:
             "ball bound never binds",
             "note",
             f"no code was clipped at any of {len(trained)} evaluations",
-            "the bound does nothing here: lower its growth rate alpha so that the radius stays within the codes' reach",
+            "the bound has no effect: lower its growth rate alpha so that the radius stays close to the codes' norms",
         )
     elif lowest >= ALWAYS_CLIPPED:
         yield Finding(
             "ball bound always binds",
             "note",
             f"at least {lowest:.0%} of the codes are clipped at every evaluation of the second half",
-            "the codebook lives on a sphere: raise alpha if the codes should use their length too",
+            "all codes have the same norm: raise alpha if their norms should differ",
         )
 
 
-def _remedy(history: RunHistory, *ways: Way) -> str:
-    """The ways that the run's quantizer can take and does not have already, joined in words."""
-    options = _options(history)
+def _advice(history: RunHistory, *remedies: Remedy) -> str:
+    """Those of the remedies that the run's quantizer supports and does not use yet, as one phrase."""
+    options = _quantizer_options(history)
     has_prior = bool(len(history.train_series("arc")) and len(history.train_series("ball_radius")))
     *words, last = [
         text
-        for option, text in ways
+        for option, text in remedies
         if (option is None or option in options) and not (has_prior and (option, text) == PRIOR)
     ]
     return f"{', '.join(words)}{',' * (len(words) > 1)} or {last}" if words else last
 
 
-def _options(history: RunHistory) -> Mapping[str, Any]:
-    """The options of the run's quantizer, set or not: a run's config.yaml has them all."""
+def _quantizer_options(history: RunHistory) -> Mapping[str, Any]:
+    """All options of the run's quantizer, also those left at their defaults."""
     found = history.config.get("quantizer")
     return found if isinstance(found, Mapping) else {}

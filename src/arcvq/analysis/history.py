@@ -1,4 +1,4 @@
-"""A run folder, read back: its configuration, its log, its saved codebooks, its evaluations."""
+"""Reads a run folder: configuration, log, saved codebooks, evaluations."""
 
 import json
 import math
@@ -17,7 +17,7 @@ from arcvq.storage import read_json, read_text
 
 SNAPSHOT_NAME = re.compile(r"step-(\d+)\.safetensors")
 
-# "Early" is the last snapshot within this share of the training: past the random start, before things have settled.
+# The early snapshot is the last one within this share of the training.
 EARLY_SHARE = 0.1
 
 
@@ -34,7 +34,7 @@ class Series:
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """What `arcvq evaluate` measured under one protocol; a metric stands in `metrics` or, with the reason, in `missing`."""
+    """What `arcvq evaluate` measured under one protocol. `missing` has the reason for each metric without a value."""
 
     protocol: str
     protocol_hash: str
@@ -45,7 +45,7 @@ class EvaluationResult:
 
 @dataclass(frozen=True)
 class RunHistory:
-    """Everything the figures need of one run."""
+    """Everything that a report reads from one run folder."""
 
     name: str
     path: Path
@@ -54,20 +54,22 @@ class RunHistory:
     train: tuple[Mapping[str, Any], ...]
     evaluations: tuple[Mapping[str, Any], ...]
     snapshots: tuple[Snapshot, ...]
-    results: Mapping[str, EvaluationResult]  # by the protocol's name
+    results: Mapping[str, EvaluationResult]  # by protocol
     finished: bool = True
 
     @classmethod
     def load(cls, path: str | Path, *, name: str | None = None) -> "RunHistory":
-        """Read a run folder. `name` is what figures call the run; the folder's own name unless given."""
+        """Read a run folder. `name` labels the run in figures; default: the folder's name."""
         folder = Path(path)
         for needed in ("config.yaml", "metrics.jsonl"):
             if not (folder / needed).is_file():
-                raise ArcvqError(f"{folder}: not a run, {needed} is missing; give a folder that `arcvq train` wrote")
+                raise ArcvqError(
+                    f"{folder}: not a run, {needed} is missing; expected a folder that `arcvq train` wrote"
+                )
         config = read_yaml(folder / "config.yaml")
         if "system" not in config:
             raise ArcvqError(f"{folder / 'config.yaml'}: the key `system` is missing")
-        lines = _read_metrics(folder / "metrics.jsonl")
+        lines = _read_metric_lines(folder / "metrics.jsonl")
         return cls(
             name=name or folder.resolve().name,
             path=folder,
@@ -76,23 +78,26 @@ class RunHistory:
             train=tuple(line for line in lines if line["kind"] == "train"),
             evaluations=tuple(line for line in lines if line["kind"] == "eval"),
             snapshots=_find_snapshots(folder),
-            results=_read_results(sorted(folder.glob("evaluation-*.json"))),
+            results=_read_evaluations(sorted(folder.glob("evaluation-*.json"))),
             finished=(folder / "training.json").is_file(),
         )
 
     def train_series(self, key: str) -> Series:
-        return _series(self.train, key)
+        """A value of the training log, such as `loss`, against the step."""
+        return _finite_series(self.train, key)
 
     def evaluation_series(self, key: str) -> Series:
-        return _series(self.evaluations, key)
+        """A value of the evaluations during training, such as `psnr`, against the step."""
+        return _finite_series(self.evaluations, key)
 
     @property
     def has_codebook(self) -> bool:
-        """False for a continuous system, and for a run that is too young for a snapshot."""
+        """Whether a codebook was saved; False for continuous systems and before the first snapshot."""
         return bool(self.snapshots)
 
     @property
     def last_step(self) -> int:
+        """The last logged step."""
         steps = [int(line["step"]) for line in (*self.train, *self.evaluations)]
         return max([*steps, *(snapshot.step for snapshot in self.snapshots[-1:])], default=0)
 
@@ -102,7 +107,7 @@ class RunHistory:
 
     @property
     def early_snapshot(self) -> Snapshot:
-        """The last snapshot of the first tenth of training; the start itself only where nothing else was kept."""
+        """The last snapshot in the first tenth of training; if there is none, the first one after step 0."""
         trained = [snapshot for snapshot in self.snapshots if snapshot.step > 0] or self.snapshots[:1]
         early = [snapshot for snapshot in trained if snapshot.step <= EARLY_SHARE * self.last_snapshot.step]
         return (early or trained[:1])[-1]
@@ -115,8 +120,8 @@ class RunHistory:
         return float(radius.values[np.abs(radius.steps - step).argmin()])
 
 
-def _series(lines: Iterable[Mapping[str, Any]], key: str) -> Series:
-    """The finite values of one key. What is not finite makes no curve: the diagnosis reports it."""
+def _finite_series(lines: Iterable[Mapping[str, Any]], key: str) -> Series:
+    """The finite values of `key` against the step. The diagnosis reports the others."""
     points = [(line["step"], line[key]) for line in lines if is_number(line.get(key)) and math.isfinite(line[key])]
     return Series(
         np.array([step for step, _ in points], dtype=np.int64),
@@ -125,17 +130,18 @@ def _series(lines: Iterable[Mapping[str, Any]], key: str) -> Series:
 
 
 def is_number(value: object) -> bool:
+    """True for int and float, False for bool."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _read_metrics(path: Path) -> list[dict[str, Any]]:
-    # Only "\n" ends a line here: str.splitlines would also cut at separators that JSON allows inside a string.
-    # What follows the last "\n" is a line that a running or killed training has not finished.
-    *whole, unfinished = read_text(path).split("\n")
+def _read_metric_lines(path: Path) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl. An unfinished last line, of a running or killed training, is skipped."""
+    # Not str.splitlines: it also splits at separators that JSON allows inside a string.
+    *texts, unfinished = read_text(path).split("\n")
     if _is_json(unfinished):
-        whole.append(unfinished)
+        texts.append(unfinished)
     lines = []
-    for number, text in enumerate(whole, start=1):
+    for number, text in enumerate(texts, start=1):
         if not text.strip():
             continue
         line = json.loads(text) if _is_json(text) else None
@@ -157,25 +163,27 @@ def _is_json(text: str) -> bool:
 
 
 def _find_snapshots(folder: Path) -> tuple[Snapshot, ...]:
+    """The codebook snapshots of a run, by step."""
     found = [(SNAPSHOT_NAME.fullmatch(path.name), path) for path in (folder / "codebooks").glob("step-*.safetensors")]
     snapshots = [Snapshot(int(match.group(1)), path) for match, path in found if match]
     return tuple(sorted(snapshots, key=lambda snapshot: snapshot.step))
 
 
-def _read_results(paths: Iterable[Path]) -> dict[str, EvaluationResult]:
+def _read_evaluations(paths: Iterable[Path]) -> dict[str, EvaluationResult]:
+    """The results of evaluation files, by protocol."""
     results = {}
     for path in paths:
         content = read_json(path, "an evaluation")
         metrics, missing = content.get("metrics"), content.get("missing", {})
         if not isinstance(metrics, dict) or not isinstance(missing, dict) or "protocol" not in content:
             raise ArcvqError(f"{path}: expected metrics, missing and protocol; run `arcvq evaluate` again")
-        numbers = {name: float(value) for name, value in metrics.items() if is_number(value) and math.isfinite(value)}
-        # A value that is no finite number is not a measurement, and must never be printed as one.
-        unusable = {name: f"measured as {value}" for name, value in metrics.items() if name not in numbers}
+        finite = {name: float(value) for name, value in metrics.items() if is_number(value) and math.isfinite(value)}
+        # Values that are not finite are reported as missing.
+        unusable = {name: f"measured as {value}" for name, value in metrics.items() if name not in finite}
         result = EvaluationResult(
             protocol=str(content["protocol"]),
             protocol_hash=str(content.get("protocol_hash", "")),
-            metrics=numbers,
+            metrics=finite,
             missing={**unusable, **{str(name): str(reason) for name, reason in missing.items()}},
             images=content.get("images"),
         )

@@ -1,4 +1,4 @@
-"""HTML fragments of the report. Every text that comes from a run passes through `escape`."""
+"""Builds the HTML of the report. Every text from a run passes through `escape`."""
 
 import base64
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,26 +7,26 @@ from importlib.resources import files
 
 from arcvq.analysis.comparison import Cell, Group, Row
 from arcvq.analysis.diagnosis import Finding
-from arcvq.analysis.figures.code_wall import WALL_LIMIT, render_wall
+from arcvq.analysis.figures.code_grid import GRID_LIMIT, render_code_grid
 from arcvq.analysis.figures.style import render_png, run_colour, stack_panels
 from arcvq.analysis.history import RunHistory
 from arcvq.analysis.illustrations import Illustration
 from arcvq.metrics import metric_label
 
-NO_FINDING = '<p class="sound">No symptom found.</p>'
-SEVERITY_MARKS = {"critical": "✕", "warning": "!", "note": "i"}
+NO_FINDING = '<p class="healthy">No symptom found.</p>'
+SEVERITY_SYMBOLS = {"critical": "✕", "warning": "!", "note": "i"}
 
-# As wide as the page's column; a page of two runs takes 2 to 3 MB.
+# A figure is then as wide as the page's column, and a page of two runs takes 2 to 3 MB.
 DOTS_PER_INCH = 110
 
 Section = tuple[str, str, str]  # anchor, heading, inner HTML
 
 
-def document(title: str, lead: str, sections: Sequence[Section]) -> str:
-    """The whole page."""
+def html_page(title: str, lead: str, sections: Sequence[Section]) -> str:
+    """The whole page as HTML."""
     stylesheet = files("arcvq.analysis").joinpath("report.css").read_text(encoding="utf-8")
     links = "".join(f'<a href="#{escape(anchor)}">{escape(heading)}</a>' for anchor, heading, _ in sections if heading)
-    body = "\n".join(_section(anchor, heading, content) for anchor, heading, content in sections)
+    body = "\n".join(_section_html(anchor, heading, content) for anchor, heading, content in sections)
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -47,50 +47,56 @@ def document(title: str, lead: str, sections: Sequence[Section]) -> str:
 <main>
 {body}
 </main>
-<footer><p>Written by arcvq from the run folders alone: every number on this page was measured, none was typed.</p></footer>
+<footer><p>Written by arcvq from the run folders: every number on this page was measured.</p></footer>
 </body>
 </html>
 """
 
 
-def _section(anchor: str, heading: str, content: str) -> str:
+def _section_html(anchor: str, heading: str, content: str) -> str:
     title = f"<h2>{escape(heading)}</h2>\n" if heading else ""
     return f'<section id="{escape(anchor)}">\n{title}{content}\n</section>'
 
 
-def verdict(runs: Sequence[RunHistory]) -> str:
-    """The page's first sentence: how many codes are in use."""
-    parts = [f"{run.name} {f'uses {_used(run)} codes' if run.has_codebook else 'has no codebook'}" for run in runs]
+def usage_summary(runs: Sequence[RunHistory]) -> str:
+    """A sentence: how many codes each run uses."""
+    parts = [
+        f"{run.name} {f'uses {_used_of_all(run)} codes' if run.has_codebook else 'has no codebook'}" for run in runs
+    ]
     return "; ".join(parts) + "."
 
 
 def run_cards(runs: Sequence[RunHistory]) -> str:
-    return f'<div class="cards">{"".join(_card(run, run_colour(place)) for place, run in enumerate(runs))}</div>'
+    """A card per run: usage, the grid of its codes, and a few facts."""
+    return (
+        f'<div class="cards">{"".join(_run_card(run, run_colour(position)) for position, run in enumerate(runs))}</div>'
+    )
 
 
-def _card(run: RunHistory, colour: str) -> str:
+def _run_card(run: RunHistory, colour: str) -> str:
     facts = {"training steps": f"{run.last_step:,}{'' if run.finished else ', unfinished'}"}
     if run.system != run.name:
         facts = {"system": run.system, **facts}
     if run.has_codebook:
         snapshot = run.last_snapshot
         perplexity = f"{snapshot.perplexity:,.1f}" if snapshot.token_count else "no tokens"
-        facts = {"codes in use": _used(run), "perplexity": perplexity, **facts}
-        sample = f" ({WALL_LIMIT:,} of {snapshot.size:,} shown)" if snapshot.size > WALL_LIMIT else ""
+        facts = {"codes in use": _used_of_all(run), "perplexity": perplexity, **facts}
+        sample = f" ({GRID_LIMIT:,} of {snapshot.size:,} shown)" if snapshot.size > GRID_LIMIT else ""
         figure = (
             f'<p class="figure"><strong>{metric_label("usage").text(snapshot.usage)}</strong> of the codes in use</p>'
-            f'<img class="wall" src="{data_uri(render_wall(snapshot, colour))}" alt="{_used(run)} cells are lit.">'
+            f'<img class="code-grid" src="{data_uri(render_code_grid(snapshot, colour))}" alt="{_used_of_all(run)} cells are coloured.">'
             f'<p class="small">One cell per code{sample}: coloured if the evaluation images use it, grey if not.</p>'
         )
     else:
-        figure = '<p class="figure">There is no codebook: the latents are continuous, or none was saved.</p>'
+        figure = '<p class="figure">There is no codebook: the latents are continuous, or no codebook was saved yet.</p>'
     listed = "".join(f"<div><dt>{escape(term)}</dt><dd>{escape(fact)}</dd></div>" for term, fact in facts.items())
     return (
         f'<article class="card" style="--run: {colour}"><h3>{escape(run.name)}</h3>{figure}<dl>{listed}</dl></article>'
     )
 
 
-def _used(run: RunHistory) -> str:
+def _used_of_all(run: RunHistory) -> str:
+    """`USED of ALL` codes, as text."""
     return f"{run.last_snapshot.used_count:,} of {run.last_snapshot.size:,}"
 
 
@@ -99,31 +105,33 @@ def notes_list(notes: Sequence[str]) -> str:
 
 
 def metrics_table(runs: Sequence[RunHistory], groups: Sequence[Group]) -> str:
+    """A table per group of metrics, with a column per run."""
     parts = []
     for group in groups:
         caution = f' <span class="caution">{escape(group.warning)}</span>' if group.warning else ""
-        parts.append(_table(runs, "metric", map(_metric_row, group.rows), f"{escape(group.title)}{caution}"))
+        parts.append(_run_table(runs, "metric", map(_metric_row_cells, group.rows), f"{escape(group.title)}{caution}"))
         if group.details:
-            more = _table(runs, "metric", map(_metric_row, group.details))
-            parts.append(f"<details><summary>More numbers</summary>{more}</details>")
+            details = _run_table(runs, "metric", map(_metric_row_cells, group.details))
+            parts.append(f"<details><summary>More numbers</summary>{details}</details>")
     parts.append('<p class="small">The best value of a row is bold; ↑ higher is better, ↓ lower is better.</p>')
     return "\n".join(parts)
 
 
 def settings_table(runs: Sequence[RunHistory], rows: Sequence[tuple[str, Sequence[str]]]) -> str:
+    """A table of (setting, its value in each run)."""
     if not rows:
         return f"<p>{'All resolved settings are the same.' if len(runs) > 1 else 'There is only one run.'}</p>"
     lines = [[f"<code>{escape(text)}</code>" for text in (key, *values)] for key, values in rows]
-    return f"<p>Every other resolved setting is the same in all runs.</p>{_table(runs, 'setting', lines)}"
+    return f"<p>Every other resolved setting is the same in all runs.</p>{_run_table(runs, 'setting', lines)}"
 
 
-def _table(runs: Sequence[RunHistory], first: str, rows: Iterable[Sequence[str]], caption: str = "") -> str:
-    """One column per run after the first. Cells and caption are HTML."""
+def _run_table(runs: Sequence[RunHistory], first_heading: str, rows: Iterable[Sequence[str]], caption: str = "") -> str:
+    """A table with a column per run after the first. Cells and caption are HTML."""
     names = [
-        f'<span class="dot" style="--run: {run_colour(place)}"></span>{escape(run.name)}'
-        for place, run in enumerate(runs)
+        f'<span class="dot" style="--run: {run_colour(position)}"></span>{escape(run.name)}'
+        for position, run in enumerate(runs)
     ]
-    head = "".join(f'<th scope="col">{name}</th>' for name in (first, *names))
+    head = "".join(f'<th scope="col">{name}</th>' for name in (first_heading, *names))
     body = "".join(
         f'<tr><th scope="row">{name}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>' for name, *cells in rows
     )
@@ -131,7 +139,7 @@ def _table(runs: Sequence[RunHistory], first: str, rows: Iterable[Sequence[str]]
     return f'<div class="scroll"><table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
-def _metric_row(row: Row) -> list[str]:
+def _metric_row_cells(row: Row) -> list[str]:
     return [f'{escape(row.label)} <span class="arrow">{row.direction}</span>', *map(_metric_cell, row.cells)]
 
 
@@ -142,19 +150,19 @@ def _metric_cell(cell: Cell) -> str:
     return f"<strong>{escape(cell.text)}</strong>" if cell.best else escape(cell.text)
 
 
-def findings_list(findings: Mapping[str, Sequence[Finding]]) -> str:
-    """The diagnosis of each run, by its name."""
+def findings_cards(findings: Mapping[str, Sequence[Finding]]) -> str:
+    """A card per run with its diagnosis; `findings` by the name of the run."""
     parts = []
-    for place, (name, found) in enumerate(findings.items()):
-        content = f'<ul class="findings">{"".join(map(_finding, found))}</ul>' if found else NO_FINDING
+    for position, (name, found) in enumerate(findings.items()):
+        content = f'<ul class="findings">{"".join(map(_finding_item, found))}</ul>' if found else NO_FINDING
         parts.append(
-            f'<article class="card" style="--run: {run_colour(place)}"><h3>{escape(name)}</h3>{content}</article>'
+            f'<article class="card" style="--run: {run_colour(position)}"><h3>{escape(name)}</h3>{content}</article>'
         )
     return f'<div class="cards">{"".join(parts)}</div>'
 
 
-def _finding(finding: Finding) -> str:
-    mark = SEVERITY_MARKS[finding.severity]
+def _finding_item(finding: Finding) -> str:
+    mark = SEVERITY_SYMBOLS[finding.severity]
     evidence = finding.evidence[:1].upper() + finding.evidence[1:]
     return (
         f'<li class="{finding.severity}"><span class="mark" role="img" aria-label="{finding.severity}">{mark}</span>'
@@ -164,7 +172,7 @@ def _finding(finding: Finding) -> str:
 
 
 def figure_section(illustration: Illustration) -> Section:
-    """The figure, with a narrow version for phones."""
+    """A section with the figure, its narrow version for phones, and its caption."""
     wide = data_uri(render_png(illustration.figure, DOTS_PER_INCH))
     narrow = data_uri(render_png(illustration.narrow or stack_panels(illustration.figure), DOTS_PER_INCH))
     content = (
@@ -176,4 +184,5 @@ def figure_section(illustration: Illustration) -> Section:
 
 
 def data_uri(png: bytes) -> str:
+    """The image as a URI that embeds it."""
     return f"data:image/png;base64,{base64.b64encode(png).decode('ascii')}"

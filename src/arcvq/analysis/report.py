@@ -1,16 +1,15 @@
-"""Run folders in, one self-contained page out."""
+"""Writes the report: one self-contained HTML page."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from torch import Tensor
 
-from arcvq.analysis import page
-from arcvq.analysis.comparison import compare
+from arcvq.analysis import illustrations, page
+from arcvq.analysis.comparison import compare_metrics
 from arcvq.analysis.diagnosis import diagnose
 from arcvq.analysis.figures.reconstructions import check_images
 from arcvq.analysis.history import RunHistory
-from arcvq.analysis.illustrations import illustrate, reconstructions
 from arcvq.analysis.settings import differing_settings
 from arcvq.errors import ArcvqError
 from arcvq.storage import write_bytes
@@ -22,42 +21,44 @@ def write_report(
     *,
     title: str,
     originals: Tensor | None = None,
-    rebuilt: Mapping[str, Tensor] | None = None,
+    reconstructions: Mapping[str, Tensor] | None = None,
     notes: Sequence[str] = (),
 ) -> Path:
-    """Write `out/index.html`, with everything inside it, and return its path.
+    """Write `out/index.html`, which needs no other file, and return its path.
 
-    `originals` and `rebuilt`, each run's reconstructions by the run's name, are uint8 images (B, 1 or 3, H, W). A run
-    without reconstructions has no row among them, and without originals the page has none.
+    `originals` and the `reconstructions` by name of the run are uint8 images (B, 1 or 3, H, W). Runs without reconstructions
+    get no row of images, and without originals there are none.
     """
-    _check(runs, originals, rebuilt or {})
-    # Runs with a codebook first: a run then has one colour in all figures.
+    _check_arguments(runs, originals, reconstructions or {})
+    # Runs with a codebook first: a run then has the same colour in all figures.
     runs = sorted(runs, key=lambda run: not run.has_codebook)
     sections = [("summary", "", page.run_cards(runs))]
-    ordered = {run.name: rebuilt[run.name] for run in runs if rebuilt and run.name in rebuilt}
+    ordered = {run.name: reconstructions[run.name] for run in runs if reconstructions and run.name in reconstructions}
     if originals is not None and ordered:
-        places = {run.name: place for place, run in enumerate(runs)}
-        sections.append(page.figure_section(reconstructions(originals, ordered, places)))
-    sections.append(("metrics", "Metrics", page.metrics_table(runs, compare(runs))))
-    sections.append(("diagnosis", "Diagnosis", page.findings_list({run.name: diagnose(run) for run in runs})))
+        positions = {run.name: position for position, run in enumerate(runs)}
+        sections.append(page.figure_section(illustrations.reconstructions(originals, ordered, positions)))
+    sections.append(("metrics", "Metrics", page.metrics_table(runs, compare_metrics(runs))))
+    sections.append(("diagnosis", "Diagnosis", page.findings_cards({run.name: diagnose(run) for run in runs})))
     if notes:
         sections.append(("notes", "Notes", page.notes_list(notes)))
-    sections += [page.figure_section(one) for one in illustrate(runs)]
+    sections += [page.figure_section(each) for each in illustrations.make_illustrations(runs)]
     sections.append(("settings", "Settings that differ", page.settings_table(runs, differing_settings(runs))))
-    target = Path(out) / "index.html"
-    write_bytes(target, page.document(title, page.verdict(runs), sections).encode("utf-8"))
-    return target
+    path = Path(out) / "index.html"
+    write_bytes(path, page.html_page(title, page.usage_summary(runs), sections).encode("utf-8"))
+    return path
 
 
-def _check(runs: Sequence[RunHistory], originals: Tensor | None, rebuilt: Mapping[str, Tensor]) -> None:
+def _check_arguments(
+    runs: Sequence[RunHistory], originals: Tensor | None, reconstructions: Mapping[str, Tensor]
+) -> None:
     if not runs:
         raise ArcvqError("a report needs at least one run")
     names = [run.name for run in runs]
-    doubled = sorted({name for name in names if names.count(name) > 1})
-    if doubled:
-        raise ArcvqError(f"several runs are called {', '.join(doubled)}; give each its own name")
-    strangers = sorted(set(rebuilt) - set(names))
-    if strangers:
-        raise ArcvqError(f"reconstructions of {', '.join(strangers)}: expected names among {', '.join(names)}")
+    duplicates = sorted({name for name in names if names.count(name) > 1})
+    if duplicates:
+        raise ArcvqError(f"several runs are called {', '.join(duplicates)}: give each its own name")
+    unknown = sorted(set(reconstructions) - set(names))
+    if unknown:
+        raise ArcvqError(f"reconstructions of {', '.join(unknown)}: expected names among {', '.join(names)}")
     if originals is not None:
         check_images(originals, "originals")

@@ -10,18 +10,18 @@ ABSENT = "—"
 
 def differing_settings(runs: Sequence[RunHistory]) -> list[tuple[str, list[str]]]:
     """Rows of (dotted key, the value in each run) for every setting that is not the same in all runs."""
-    flat = [flatten(run.config) for run in runs]
-    keys = dict.fromkeys(key for settings in flat for key in settings)  # a set would forget the order of the files
+    flat = [flatten_settings(run.config) for run in runs]
+    keys = dict.fromkeys(key for settings in flat for key in settings)  # unlike a set, keeps the order
     rows = [(key, [settings.get(key, ABSENT) for settings in flat]) for key in keys]
     return [(key, values) for key, values in rows if len(set(values)) > 1]
 
 
-def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+def flatten_settings(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     """Nested settings as dotted keys with printable values; lists count as one value."""
     flat: dict[str, str] = {}
     for key, value in config.items():
         if isinstance(value, Mapping) and value:
-            flat.update(flatten(value, f"{prefix}{key}."))
+            flat.update(flatten_settings(value, f"{prefix}{key}."))
         else:
             flat[f"{prefix}{key}"] = "none" if value is None else str(value)
     return flat

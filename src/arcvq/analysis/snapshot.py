@@ -1,4 +1,4 @@
-"""One saved codebook of a run: the codes, and how many evaluation tokens fell on each."""
+"""One saved codebook of a run: the codes, and how many evaluation tokens each received."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +19,7 @@ BoolArray = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The codebook at one training step. Nothing is read from disk until it is asked for."""
+    """The codebook at one training step. The file is read on first use."""
 
     step: int
     path: Path
@@ -41,17 +41,17 @@ class Snapshot:
 
     @property
     def used(self) -> BoolArray:
-        """Which codes have at least one token, (K,)."""
+        """Mask of the codes with at least one token, (K,)."""
         return np.asarray(self.counts > 0, dtype=np.bool_)
 
     @property
     def finite(self) -> BoolArray:
-        """Which codes are free of NaN and infinity, (K,): a diverged run still deserves its figures."""
+        """Mask of the codes without NaN or infinity, (K,); figures of a diverged run show only these."""
         return np.asarray(np.isfinite(self.codebook).all(axis=1), dtype=np.bool_)
 
     @property
     def size(self) -> int:
-        """K."""
+        """Number of codes, K."""
         return int(self.counts.shape[0])
 
     @property
@@ -64,29 +64,31 @@ class Snapshot:
 
     @property
     def usage(self) -> float:
+        """Share of codes with at least one token."""
         return self.used_count / self.size
 
     @property
     def perplexity(self) -> float:
-        """exp of the entropy of code use: how many codes an even use would need to be as varied. NaN without tokens."""
+        """Effective number of codes: exp of the entropy of the token counts. NaN without tokens."""
         if self.token_count == 0:
             return float("nan")
         shares = self.counts[self.used] / self.token_count
         return float(np.exp(-(shares * np.log(shares)).sum()))
 
     @cached_property
-    def near_duplicates(self) -> int:
-        """How many finite codes have another close by, as the metric `near_duplicate_share_distance` counts them."""
+    def near_duplicate_count(self) -> int:
+        """Number of finite codes with another code close by, as counted by the metric `near_duplicate_share_distance`."""
         codes = torch.from_numpy(self.codebook[self.finite])
         return round(near_duplicate_share(codes)["distance"] * len(codes)) if len(codes) > 1 else 0
 
     def most_used_first(self) -> IntArray:
-        """Indices of the finite codes by falling count; a stable sort, so that ties keep the codebook's order."""
+        """Indices of the finite codes by falling count; ties keep the codebook's order."""
         order = np.argsort(-self.counts, kind="stable")
         return np.asarray(order[self.finite[order]], dtype=np.int64)
 
     @cached_property
     def _arrays(self) -> tuple[FloatArray, IntArray]:
+        """Codebook and counts, read from the file and checked."""
         tensors = read_tensors(self.path, "a codebook snapshot")
         codebook, counts = (tensors.get(name, torch.zeros(0)) for name in ("codebook", "counts"))
         whole = not counts.is_floating_point() and bool((counts >= 0).all())
@@ -99,7 +101,7 @@ class Snapshot:
 
 
 def evenly_spaced(indices: IntArray, limit: int) -> IntArray:
-    """At most `limit` of the indices, evenly spaced along their order: the same choice every time."""
+    """At most `limit` of the indices, evenly spaced along their order; always the same ones."""
     if len(indices) <= limit:
         return indices
     return indices[np.linspace(0, len(indices) - 1, limit).round().astype(np.int64)]

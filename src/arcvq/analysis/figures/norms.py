@@ -1,4 +1,4 @@
-"""Where the lengths of the codes lie, early and late: the imbalance that starves unused codes shows here first."""
+"""Histograms of the norms of the codes, early and late in training."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,60 +10,63 @@ from matplotlib.figure import Figure
 from arcvq.analysis.figures.style import (
     TEXT_COLOUR,
     UNUSED_COLOUR,
-    dress,
+    add_legend,
     grid_of_axes,
-    legend,
     new_figure,
     run_colour,
-    say,
+    show_message,
+    style_axes,
 )
 from arcvq.analysis.history import RunHistory
 from arcvq.analysis.snapshot import FloatArray, Snapshot
 
 BINS = 60
-# A ball so many times as wide as the longest code is long since gone: it would only squeeze the codes into one bin.
-FAR = 3.0
-WIDE = 30.0
+# A larger radius, relative to the largest norm, lies beyond the axis: it would squeeze all codes into one bin.
+MAX_RADIUS_RATIO = 3.0
+# Norms that span more than this ratio get a log axis.
+LOG_AXIS_RATIO = 30.0
 
 
 def norm_histograms(runs: Sequence[RunHistory]) -> Figure:
-    """One row per run; an early snapshot on the left, the last on the right; used and unused codes apart."""
+    """One row per run: an early snapshot on the left, the last on the right; used and unused codes apart."""
     figure = new_figure(2.7 * len(runs) + 0.3)
     rows = grid_of_axes(figure, len(runs), 2, sharex=True, sharey=True)
-    edges, logarithmic = _common_edges(runs)
+    edges, logarithmic = _common_bins(runs)
     for position, (run, row) in enumerate(zip(runs, rows)):
         for axes, snapshot in zip(row, (run.early_snapshot, run.last_snapshot)):
-            _draw(axes, snapshot, edges, run_colour(position))
-            _mark_radius(axes, run.ball_radius_at(snapshot.step), edges[-1])
-            dress(axes, title=f"{run.name}, step {snapshot.step:,}")
+            _draw_histogram(axes, snapshot, edges, run_colour(position))
+            _draw_radius(axes, run.ball_radius_at(snapshot.step), edges[-1])
+            style_axes(axes, title=f"{run.name}, step {snapshot.step:,}")
             if logarithmic:
                 axes.set_xscale("log")
-            # Counts on a log scale, from just below one code: a few used codes stay visible beside hundreds unused.
+            # A log scale that starts below one code: a few used codes stay visible beside hundreds of unused ones.
             axes.set_yscale("log")
             axes.set_ylim(bottom=0.7)
-            legend(axes, loc="best")
+            add_legend(axes, loc="best")
         row[0].set_ylabel("codes", fontsize=11, color=TEXT_COLOUR)
     for axes in rows[-1]:
         axes.set_xlabel("ℓ2 norm of the code" + (" (log scale)" if logarithmic else ""), fontsize=11, color=TEXT_COLOUR)
     return figure
 
 
-def _draw(axes: Axes, snapshot: Snapshot, edges: FloatArray, colour: str) -> None:
+def _draw_histogram(axes: Axes, snapshot: Snapshot, edges: FloatArray, colour: str) -> None:
+    """Draw the histograms of used and unused codes into a panel."""
     for mask, label, fill in (
         (~snapshot.used, "unused", UNUSED_COLOUR),
         (snapshot.used, "used", colour),
     ):
         norms = snapshot.norms[mask & snapshot.finite]
         if len(norms):
-            clipped = np.clip(norms, edges[0], edges[-1])  # a norm of zero has no place on a log axis: the first bin
+            clipped = np.clip(norms, edges[0], edges[-1])  # a norm of zero goes into the first bin
             codes, _ = np.histogram(clipped, edges)
             axes.stairs(codes, edges, fill=True, color=fill, alpha=0.62, label=f"{len(norms):,} {label}", zorder=2)
             axes.stairs(codes, edges, color=fill, linewidth=1.3, zorder=3)
     if not snapshot.finite.any():
-        say(axes, "no code is finite")
+        show_message(axes, "no code is finite")
 
 
-def _mark_radius(axes: Axes, radius: float | None, edge: float) -> None:
+def _draw_radius(axes: Axes, radius: float | None, edge: float) -> None:
+    """Draw the ball radius as a dashed line; beyond `edge` only name it in the legend."""
     if radius is None:
         return
     style: dict[str, Any] = {"color": TEXT_COLOUR, "linestyle": (0, (4, 3)), "linewidth": 1.4}
@@ -73,17 +76,19 @@ def _mark_radius(axes: Axes, radius: float | None, edge: float) -> None:
         axes.axvline(radius, label=f"ball radius {radius:.3g}", zorder=4, **style)
 
 
-def _common_edges(runs: Sequence[RunHistory]) -> tuple[FloatArray, bool]:
-    """One set of bins for all panels, so that lengths can be compared across them; whether the bins are logarithmic."""
+def _common_bins(runs: Sequence[RunHistory]) -> tuple[FloatArray, bool]:
+    """The bin edges that all panels share, and whether they are logarithmic."""
     shown = [snapshot for run in runs for snapshot in (run.early_snapshot, run.last_snapshot)]
     norms = np.concatenate([snapshot.norms[snapshot.finite] for snapshot in shown])
     radii = [run.ball_radius_at(snapshot.step) for run in runs for snapshot in (run.early_snapshot, run.last_snapshot)]
-    near = [radius for radius in radii if radius is not None and radius <= FAR * norms.max(initial=0.0)]
-    values = np.concatenate([norms, near])
+    shown_radii = [
+        radius for radius in radii if radius is not None and radius <= MAX_RADIUS_RATIO * norms.max(initial=0.0)
+    ]
+    values = np.concatenate([norms, shown_radii])
     positive = values[values > 0]
     if len(positive) == 0:
         return np.linspace(0.0, 1.0, BINS + 1), False
     low, high = np.quantile(positive, [0.01, 0.99])
-    if high > WIDE * low:  # a linear axis would press most codes into one bar
+    if high > LOG_AXIS_RATIO * low:  # on a linear axis most codes would fall into one bin
         return np.geomspace(positive.min() * 0.98, positive.max() * 1.02, BINS + 1), True
     return np.linspace(0.0, positive.max() * 1.02, BINS + 1), False

@@ -1,4 +1,4 @@
-"""The look that all figures share. Set on each artist, never in matplotlib's global settings."""
+"""Colours, sizes and helpers that all figures share. Styles are set on each artist, never in matplotlib's global settings."""
 
 from io import BytesIO
 from typing import Any
@@ -8,7 +8,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-# Okabe and Ito's colour-blind-safe colours, the ones that read well as lines on white; a run keeps its place in the list.
+# Okabe and Ito's colour-blind-safe colours that are readable as lines on white. A run's position picks its colour.
 RUN_COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 UNUSED_COLOUR = "#6B7280"
 TEXT_COLOUR = "#1F2937"
@@ -23,6 +23,7 @@ TICK_SIZE = 10
 
 
 def run_colour(position: int) -> str:
+    """The colour of the run at this position of the report."""
     return RUN_COLOURS[position % len(RUN_COLOURS)]
 
 
@@ -30,12 +31,12 @@ def new_figure(height: float, *, width: float = PAGE_WIDTH, padding: float = 0.1
     """An empty figure; `padding` is in inches, around each panel."""
     layout = ConstrainedLayoutEngine(w_pad=padding, h_pad=padding)
     figure = Figure(figsize=(width, height), layout=layout, facecolor="white")
-    FigureCanvasAgg(figure)  # a canvas of its own: no window system, no pyplot registry
+    FigureCanvasAgg(figure)  # no window system, no pyplot registry
     return figure
 
 
 def stack_panels(figure: Figure) -> Figure:
-    """Move the figure's panels below one another, for a phone. Changes the figure in place."""
+    """Put the figure's panels below one another, for a phone. Changes the figure in place."""
     panels = [axes for axes in figure.axes if axes.get_subplotspec() is not None]
     shown = [axes for axes in panels if axes.axison or axes.get_legend() or axes.texts]
     rows = panels[0].get_subplotspec().get_gridspec().nrows  # type: ignore[union-attr]
@@ -53,7 +54,7 @@ def stack_panels(figure: Figure) -> Figure:
 
 
 def square_panels(count: int, *, legend_height: float = 0.0) -> tuple[Figure, list[Axes]]:
-    """A figure with so many panels, up to three beside each other."""
+    """A figure with `count` square panels, up to three in a row; returns the figure and the panels."""
     columns = min(count, 3)
     rows = -(-count // columns)
     figure = new_figure(({1: 6.4, 2: 4.9, 3: 3.9}[columns] + legend_height) * rows)
@@ -64,12 +65,13 @@ def square_panels(count: int, *, legend_height: float = 0.0) -> tuple[Figure, li
 
 
 def grid_of_axes(figure: Figure, rows: int, columns: int, **sharing: Any) -> list[list[Axes]]:
+    """Add a grid of panels to the figure: `axes[row][column]`."""
     axes: list[list[Axes]] = figure.subplots(rows, columns, squeeze=False, **sharing).tolist()
     return axes
 
 
-def dress(axes: Axes, *, title: str = "", x: str = "", y: str = "", grid: bool = True) -> None:
-    """Titles to the left, two spines, a faint grid behind the data."""
+def style_axes(axes: Axes, *, title: str = "", x: str = "", y: str = "", grid: bool = True) -> None:
+    """Set title and axis labels, remove the top and right spines, and draw a faint grid."""
     axes.set_title(title, loc="left", fontsize=TITLE_SIZE, color=TEXT_COLOUR, fontweight="bold", pad=8)
     axes.set_xlabel(x, fontsize=LABEL_SIZE, color=TEXT_COLOUR)
     axes.set_ylabel(y, fontsize=LABEL_SIZE, color=TEXT_COLOUR)
@@ -83,28 +85,29 @@ def dress(axes: Axes, *, title: str = "", x: str = "", y: str = "", grid: bool =
         axes.set_axisbelow(True)
 
 
-def bare(axes: Axes) -> None:
-    """For panels whose axes carry no unit: pictures and maps."""
+def hide_ticks(axes: Axes) -> None:
+    """Remove the ticks of a panel whose axes have no unit, as in pictures and maps."""
     axes.set_xticks([])
     axes.set_yticks([])
     for spine in axes.spines.values():
         spine.set_color("#D1D5DB")
 
 
-def legend(axes: Axes, **placement: Any) -> None:
+def add_legend(axes: Axes, **placement: Any) -> None:
+    """Add a legend if anything in the panel has a label."""
     if axes.get_legend_handles_labels()[0]:
         axes.legend(frameon=False, fontsize=TICK_SIZE + 0.5, labelcolor=TEXT_COLOUR, **placement)
 
 
-def say(axes: Axes, message: str) -> None:
-    """A panel without data says why instead of staying empty."""
+def show_message(axes: Axes, message: str) -> None:
+    """Write a message into the middle of a panel that has no data."""
     axes.text(
         0.5, 0.5, message, ha="center", va="center", transform=axes.transAxes, color=MUTED_COLOUR, size=LABEL_SIZE
     )
 
 
 def render_png(figure: Figure, dots_per_inch: int) -> bytes:
-    """The figure as PNG bytes, with no software or date stamp, so that equal figures are equal files."""
+    """The figure as PNG bytes, without a software or date stamp, so that equal figures give equal files."""
     buffer = BytesIO()
     figure.savefig(buffer, format="png", dpi=dots_per_inch, metadata={"Software": None})
     return buffer.getvalue()

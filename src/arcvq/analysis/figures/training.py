@@ -1,4 +1,4 @@
-"""What changed while the runs trained: code use, quality, losses."""
+"""Code usage, quality and losses against the training step."""
 
 from collections.abc import Callable, Sequence
 
@@ -7,11 +7,19 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from arcvq.analysis.figures.style import bare, dress, grid_of_axes, legend, new_figure, run_colour, say
+from arcvq.analysis.figures.style import (
+    add_legend,
+    grid_of_axes,
+    hide_ticks,
+    new_figure,
+    run_colour,
+    show_message,
+    style_axes,
+)
 from arcvq.analysis.history import RunHistory, Series
 from arcvq.analysis.snapshot import FloatArray
 
-# The logged keys that are losses, in the order of the panels; other keys of a training line are not drawn as such.
+# The logged loss terms and their titles, in the order of the panels.
 LOSS_TERMS = {
     "loss": "total",
     "reconstruction": "reconstruction",
@@ -25,16 +33,16 @@ SMOOTHING_SHARE = 0.05
 
 
 def usage_over_time(runs: Sequence[RunHistory]) -> Figure:
-    """Share of codes in use, and perplexity, against the step."""
+    """Share of used codes, and perplexity, against the step."""
     figure = new_figure(3.9)
     usage_axes, perplexity_axes = grid_of_axes(figure, 1, 2)[0]
-    _draw(usage_axes, runs, lambda run: run.evaluation_series("usage"), scale=100.0)
-    _draw(perplexity_axes, runs, lambda run: run.evaluation_series("perplexity"))
-    dress(usage_axes, title="Codes in use (% of the codebook)", x="training step")
-    dress(perplexity_axes, title="Perplexity (effective number of codes)", x="training step")
+    _draw_series(usage_axes, runs, lambda run: run.evaluation_series("usage"), scale=100.0)
+    _draw_series(perplexity_axes, runs, lambda run: run.evaluation_series("perplexity"))
+    style_axes(usage_axes, title="Codes in use (% of the codebook)", x="training step")
+    style_axes(perplexity_axes, title="Perplexity (effective number of codes)", x="training step")
     usage_axes.set_ylim(0, 104)
     perplexity_axes.set_ylim(bottom=0)
-    legend(usage_axes, loc="best")
+    add_legend(usage_axes, loc="best")
     return figure
 
 
@@ -42,11 +50,11 @@ def quality_over_time(runs: Sequence[RunHistory]) -> Figure:
     """PSNR and mean absolute error on the evaluation set against the step."""
     figure = new_figure(3.6)
     psnr_axes, error_axes = grid_of_axes(figure, 1, 2)[0]
-    _draw(psnr_axes, runs, lambda run: run.evaluation_series("psnr"))
-    _draw(error_axes, runs, lambda run: run.evaluation_series("l1"))
-    dress(psnr_axes, title="PSNR (dB, higher is better)", x="training step")
-    dress(error_axes, title="ℓ1 error (lower is better)", x="training step")
-    legend(psnr_axes, loc="best")
+    _draw_series(psnr_axes, runs, lambda run: run.evaluation_series("psnr"))
+    _draw_series(error_axes, runs, lambda run: run.evaluation_series("l1"))
+    style_axes(psnr_axes, title="PSNR (dB, higher is better)", x="training step")
+    style_axes(error_axes, title="ℓ1 error (lower is better)", x="training step")
+    add_legend(psnr_axes, loc="best")
     return figure
 
 
@@ -62,9 +70,9 @@ def loss_curves(runs: Sequence[RunHistory]) -> Figure:
     for axes in cells[len(terms) :]:
         axes.set_axis_off()
     if terms:
-        legend(cells[0], loc="best")
+        add_legend(cells[0], loc="best")
     else:
-        say(cells[0], "no training losses were logged")
+        show_message(cells[0], "no training losses were logged")
     return figure
 
 
@@ -76,54 +84,57 @@ def smooth(values: FloatArray, window: int) -> FloatArray:
     return np.convolve(values, kernel, "same") / np.convolve(np.ones_like(values), kernel, "same")
 
 
-def _draw(
+def _draw_series(
     axes: Axes, runs: Sequence[RunHistory], series_of: Callable[[RunHistory], Series], scale: float = 1.0
 ) -> None:
+    """Draw one series per run into a panel, scaled by `scale`."""
     for position, run in enumerate(runs):
         series = series_of(run)
         if len(series) == 0:
             continue
-        # The marker shape tells runs apart where colour cannot: in print, and on top of each other.
+        # Marker shapes tell runs apart without colour.
         marker = "osD^vP"[position % 6]
         axes.plot(
             series.steps, scale * series.values, color=run_colour(position), marker=marker, markersize=4.5, linewidth=2.2,
             label=run.name, clip_on=False, zorder=3,
         )  # fmt: skip
     if not axes.lines:
-        say(axes, "nothing was logged")
-    _plain_steps(axes)
+        show_message(axes, "nothing was logged")
+    _format_step_axis(axes)
 
 
 def _draw_loss(axes: Axes, runs: Sequence[RunHistory], term: str) -> None:
-    drawn = []
+    """Draw a loss term of every run into a panel: logged values faint, their running mean strong."""
+    drawn_values = []
     for position, run in enumerate(runs):
         series = run.train_series(term)
-        positive = series.values > 0  # a log scale has no place for the rest
+        positive = series.values > 0  # a log scale cannot show the rest
         steps, values = series.steps[positive], series.values[positive]
         colour = run_colour(position)
         axes.plot(steps, values, color=colour, linewidth=0.8, alpha=0.3)
-        # The mean of logarithms, because that is what the eye averages on this axis.
+        # The mean of logarithms, to match the log axis.
         window = 2 * round(SMOOTHING_SHARE * len(values) / 2) + 1
         axes.plot(steps, np.exp(smooth(np.log(values), window)), color=colour, linewidth=2.0, label=run.name)
-        drawn.append(values)
-    dress(axes, title=LOSS_TERMS[term], x="training step")
-    _plain_steps(axes)
-    everything = np.concatenate(drawn)
-    if len(everything) == 0:
-        bare(axes)
-        say(axes, "no positive value to draw")
+        drawn_values.append(values)
+    style_axes(axes, title=LOSS_TERMS[term], x="training step")
+    _format_step_axis(axes)
+    all_values = np.concatenate(drawn_values)
+    if len(all_values) == 0:
+        hide_ticks(axes)
+        show_message(axes, "no positive value to draw")
         return
     axes.set_yscale("log")
-    _plain_log_ticks(axes, float(everything.max() / everything.min()))
+    _format_log_axis(axes, float(all_values.max() / all_values.min()))
 
 
-def _plain_steps(axes: Axes) -> None:
+def _format_step_axis(axes: Axes) -> None:
+    """Whole step numbers with thousands separators on the x axis."""
     axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step:,.0f}"))
 
 
-def _plain_log_ticks(axes: Axes, ratio: float) -> None:
-    """A handful of ticks written as plain numbers, however many or few decades the curve spans."""
+def _format_log_axis(axes: Axes, ratio: float) -> None:
+    """A few ticks with plain numbers on the y axis; `ratio` is largest over smallest value."""
     if ratio < 3:
         axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
     else:
