@@ -90,7 +90,7 @@ def test_memory_is_the_peak_beyond_what_was_held() -> None:
 
 
 def test_our_blocks_need_less_memory_than_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(functional.chunks.ELEMENTS, "cpu", 2**14)
+    monkeypatch.setitem(functional.chunks.BLOCK_ELEMENTS, "cpu", 2**14)
     rows = {row["name"]: row for row in size_rows([Size(1024, 256, 8)], ["samp"], CPU, LIMITS, seconds=0.0)}
     assert rows["arcvq chunked"]["mebibytes"] < rows["plain"]["mebibytes"] / 5
 

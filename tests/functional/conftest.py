@@ -12,5 +12,5 @@ def _seed() -> None:
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Force the chunked backends to walk over many blocks: 40 scores, of 3 codes, at a time."""
-    monkeypatch.setitem(chunks.ELEMENTS, "cpu", 40)
-    monkeypatch.setitem(chunks.CODES, "cpu", 3)
+    monkeypatch.setitem(chunks.BLOCK_ELEMENTS, "cpu", 40)
+    monkeypatch.setitem(chunks.BLOCK_CODES, "cpu", 3)

@@ -6,12 +6,12 @@ from torch.library import opcheck
 
 from arcvq import VQ, functional
 from arcvq.functional import sum_kernels
-from arcvq.functional.tilings import FEW_CODES
+from arcvq.functional.tilings import MAX_HISTOGRAM_CODES
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
-# Every token compared with every code, or the tokens sorted: whatever the number of codes.
-WAYS = pytest.mark.parametrize("few", [2**31, 0], ids=["compared", "sorted"])
+# Both ways of summing, whatever the number of codes.
+WAYS = pytest.mark.parametrize("one_hot", [True, False], ids=["one-hot", "sorted"])
 # tokens, codes, width
 SHAPES = [(1, 1, 1), (37, 5, 3), (700, 130, 64), (65, 2, 200), (9, 40, 1024), (130, 1, 16)]
 
@@ -36,21 +36,21 @@ def check(sums: torch.Tensor, values: torch.Tensor, tokens: torch.Tensor) -> Non
 
 @WAYS
 @pytest.mark.parametrize("shape", SHAPES)
-def test_sums_equal_float64(shape: tuple[int, int, int], few: int) -> None:
+def test_sums_equal_float64(shape: tuple[int, int, int], one_hot: bool) -> None:
     values, tokens = case(*shape)
-    check(sum_kernels.token_sums(values, tokens, shape[1], few=few), values, tokens)
+    check(sum_kernels.token_sums(values, tokens, shape[1], one_hot=one_hot), values, tokens)
 
 
 @WAYS
 @pytest.mark.parametrize("token", [-1, 0, 69])
-def test_one_code_may_take_all_tokens_or_none(token: int, few: int) -> None:
+def test_one_code_may_take_all_tokens_or_none(token: int, one_hot: bool) -> None:
     values, tokens = case(333, 70, 20)
     tokens.fill_(token)
-    check(sum_kernels.token_sums(values, tokens, 70, few=few), values, tokens)
+    check(sum_kernels.token_sums(values, tokens, 70, one_hot=one_hot), values, tokens)
     assert functional.token_counts(tokens, 70, "triton").tolist() == [333 * (code == token) for code in range(70)]
 
 
-@pytest.mark.parametrize("codes", [9, FEW_CODES + 1])
+@pytest.mark.parametrize("codes", [9, MAX_HISTOGRAM_CODES + 1])
 def test_no_tokens_sum_to_nothing(codes: int) -> None:
     values, tokens = case(0, codes, 5)
     assert torch.equal(functional.token_sums(values, tokens, codes, "triton"), torch.zeros(codes, 5, device=DEVICE))
@@ -61,48 +61,48 @@ def test_no_tokens_sum_to_nothing(codes: int) -> None:
 def test_a_code_may_go_on_over_many_blocks_of_sorted_tokens(tokens_on: int) -> None:
     """More than 64 blocks of 64: what they leave over is more than a block again."""
     values, tokens = case(4300, tokens_on, 2)
-    check(functional.token_sums(values, tokens, FEW_CODES + 4000, "triton"), values, tokens)
+    check(functional.token_sums(values, tokens, MAX_HISTOGRAM_CODES + 4000, "triton"), values, tokens)
 
 
 @WAYS
 @pytest.mark.parametrize("magnitudes", [(-12, -12), (-12, 3), (-30, 30)])
-def test_values_of_any_size(magnitudes: tuple[int, int], few: int) -> None:
+def test_values_of_any_size(magnitudes: tuple[int, int], one_hot: bool) -> None:
     values, tokens = case(300, 40, 8)
     values *= torch.logspace(*magnitudes, 300, device=DEVICE)[torch.randperm(300)][:, None]
-    check(sum_kernels.token_sums(values, tokens, 40, few=few), values, tokens)
+    check(sum_kernels.token_sums(values, tokens, 40, one_hot=one_hot), values, tokens)
 
 
 @WAYS
-def test_a_single_value_keeps_all_its_bits(few: int) -> None:
+def test_a_single_value_keeps_all_its_bits(one_hot: bool) -> None:
     values, _ = case(100, 1, 8)
     tokens = torch.randperm(100, device=DEVICE)
-    sums = sum_kernels.token_sums(values, tokens, 100, few=few)
+    sums = sum_kernels.token_sums(values, tokens, 100, one_hot=one_hot)
     torch.testing.assert_close(sums[tokens], values, rtol=2**-23, atol=0)
 
 
 @WAYS
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_values_are_summed_in_float32(dtype: torch.dtype, few: int) -> None:
+def test_half_values_are_summed_in_float32(dtype: torch.dtype, one_hot: bool) -> None:
     values, tokens = case(200, 7, 12)
     values = values.to(dtype)
-    check(sum_kernels.token_sums(values, tokens, 7, few=few), values, tokens)
+    check(sum_kernels.token_sums(values, tokens, 7, one_hot=one_hot), values, tokens)
 
 
 @WAYS
-def test_padding_may_hold_anything(few: int) -> None:
+def test_padding_may_hold_anything(one_hot: bool) -> None:
     values, tokens = case(100, 7, 12)
     values[tokens < 0] = float("nan")
-    check(sum_kernels.token_sums(values, tokens, 7, few=few), values, tokens)
+    check(sum_kernels.token_sums(values, tokens, 7, one_hot=one_hot), values, tokens)
 
 
 @WAYS
-def test_a_token_beyond_the_codes_falls_on_none(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_beyond_the_codes_falls_on_none(one_hot: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     values, tokens = case(200, 9, 4)
     room = torch.zeros(40, 4, device=DEVICE)
     monkeypatch.setattr(
         torch, "zeros", lambda codes, *_, **__: room[:codes]
     )  # what is written beyond the sums would show
-    sums = sum_kernels.token_sums(values, torch.where(tokens > 5, tokens + 20, tokens), 6, few=few)
+    sums = sum_kernels.token_sums(values, torch.where(tokens > 5, tokens + 20, tokens), 6, one_hot=one_hot)
     monkeypatch.undo()
     check(sums, values, torch.where(tokens > 5, -1, tokens))
     assert not room[6:].any()
@@ -116,7 +116,9 @@ def test_the_tokens_are_split_among_programs_without_losing_any() -> None:
     torch.testing.assert_close(parts, whole, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(("count", "codes"), [(1, 1), (37, 5), (1500, 33), (600, FEW_CODES), (600, FEW_CODES + 1)])
+@pytest.mark.parametrize(
+    ("count", "codes"), [(1, 1), (37, 5), (1500, 33), (600, MAX_HISTOGRAM_CODES), (600, MAX_HISTOGRAM_CODES + 1)]
+)
 def test_counts_equal_the_reference(count: int, codes: int) -> None:
     _, tokens = case(2 * count, codes, 1)
     for some in (tokens[::2], tokens.view(2, count)):
@@ -152,7 +154,7 @@ def test_the_gradient_of_a_lookup_has_one_too() -> None:
     torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("codes", [70, FEW_CODES + 1])
+@pytest.mark.parametrize("codes", [70, MAX_HISTOGRAM_CODES + 1])
 def test_the_same_inputs_give_the_same_bits(codes: int) -> None:
     values, tokens = case(700, codes, 16)
     assert torch.equal(*(functional.token_sums(values, tokens % 5, codes, "triton") for _ in range(2)))
@@ -168,7 +170,7 @@ def test_a_quantizer_learns_as_with_the_reference() -> None:
     torch.testing.assert_close(gradients[1], gradients[0])
 
 
-@pytest.mark.parametrize("codes", [9, FEW_CODES + 1])
+@pytest.mark.parametrize("codes", [9, MAX_HISTOGRAM_CODES + 1])
 def test_the_operators_keep_pytorch_s_rules(codes: int) -> None:
     values, tokens = case(40, 9, 5)
     opcheck(torch.ops.arcvq.fused_token_sums.default, (values, tokens, codes))
@@ -210,7 +212,7 @@ def test_another_number_of_tokens_compiles_nothing() -> None:
     triton.knobs.runtime.jit_post_compile_hook = lambda *, fn, **_: compiled.append(fn.name)
     try:
         for count in (1000, 1024, 1001, 17, 4096, 70_000):
-            for codes in (64, FEW_CODES + 1):
+            for codes in (64, MAX_HISTOGRAM_CODES + 1):
                 values, tokens = case(count, codes, 16)
                 functional.token_sums(values, tokens, codes, "triton")
                 functional.token_counts(tokens, codes, "triton")

@@ -38,11 +38,11 @@ def test_the_closest_latent_is_the_most_similar_real_one(metric: Metric, masked:
     torch.testing.assert_close(score, order, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("drawn", [False, True])
-def test_without_a_real_latent_there_is_no_anchor(drawn: bool) -> None:
+@pytest.mark.parametrize("sample", [False, True])
+def test_without_a_real_latent_there_is_no_anchor(sample: bool) -> None:
     codebook = torch.randn(3, 2)
     for latents, valid in ((torch.zeros(0, 2), None), (torch.randn(5, 2), torch.zeros(5, dtype=torch.bool))):
-        _, score = nearest_latents(codebook, latents, valid, "cosine", "auto", drawn)
+        _, score = nearest_latents(codebook, latents, valid, "cosine", "auto", sample)
         assert score.tolist() == [-math.inf] * 3
 
 
@@ -51,7 +51,7 @@ def test_a_drawn_latent_follows_the_softmax_of_similarities(metric: Metric) -> N
     torch.manual_seed(0)
     latents, code = torch.randn(5, 3), torch.randn(1, 3)
     valid = torch.tensor([True, True, False, True, True])
-    found, mass = nearest_latents(code.expand(40_000, 3), latents, valid, metric, "auto", drawn=True)
+    found, mass = nearest_latents(code.expand(40_000, 3), latents, valid, metric, "auto", sample=True)
     share = torch.stack([(found == row).all(dim=1).float().mean() for row in latents])
     logits = plain_similarities(code, latents, metric)[0].masked_fill(~valid, -math.inf)
     torch.testing.assert_close(share, logits.softmax(dim=0), rtol=0, atol=0.01)

@@ -150,7 +150,7 @@ def test_the_chunked_body_equals_the_reference(
     masked: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(chunks.ELEMENTS, "cpu", elements)
+    monkeypatch.setitem(chunks.BLOCK_ELEMENTS, "cpu", elements)
     start, book = torch.randn(tokens, 4).to(dtype), torch.randn(codes, 4).to(dtype)
     start[0] = 0  # a latent without direction
     valid = torch.rand(tokens) > 0.3 if masked else None

@@ -99,7 +99,7 @@ def test_the_block_size_does_not_change_a_token(metric: str, monkeypatch: pytest
     latents, codebook = torch.randn(300, 16), torch.randn(64, 16)
     whole = assign(latents, codebook, metric, "reference")
     for elements in (1, 64, 1000, 6400, 10**6):
-        monkeypatch.setitem(chunks.ELEMENTS, "cpu", elements)
+        monkeypatch.setitem(chunks.BLOCK_ELEMENTS, "cpu", elements)
         assert torch.equal(assign(latents, codebook, metric, "chunked"), whole)
 
 

@@ -40,7 +40,7 @@ def entropy(backend: str) -> None:
 def test_the_largest_tensor_is_a_block_where_the_references_is_the_whole(
     work: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(chunks.ELEMENTS, "cpu", BLOCK)
+    monkeypatch.setitem(chunks.BLOCK_ELEMENTS, "cpu", BLOCK)
     assert largest_allocation(lambda: work("reference")) >= SCORES
     # the block itself with a spare column; the latents and the codes' own top k are smaller
     assert largest_allocation(lambda: work("chunked")) <= 4 * (BLOCK + CODES) < SCORES / 50
@@ -59,7 +59,7 @@ def test_the_entropy_of_signs_has_no_element_for_every_token_and_corner() -> Non
 
 @pytest.mark.parametrize("codes", [1, 7, 100, 5000])
 def test_blocks_cover_every_token_once_and_stay_within_the_budget(codes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(chunks.ELEMENTS, "cpu", 1000)
+    monkeypatch.setitem(chunks.BLOCK_ELEMENTS, "cpu", 1000)
     blocks = list(chunks.token_blocks(torch.empty(321, 2), torch.empty(codes, 2)))
     assert [i for block in blocks for i in range(321)[block]] == list(range(321))
     assert blocks[-1].stop == 321
@@ -70,7 +70,7 @@ def test_blocks_cover_every_token_once_and_stay_within_the_budget(codes: int, mo
 def test_blocks_of_codes_cover_every_code_once_and_none_is_very_small(
     codes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(chunks.CODES, "cpu", 100)
+    monkeypatch.setitem(chunks.BLOCK_CODES, "cpu", 100)
     blocks = list(chunks.code_blocks(torch.empty(codes, 2)))
     assert [i for block in blocks for i in range(codes)[block]] == list(range(codes))
     assert all(min(50, codes) <= block.stop - block.start <= 150 for block in blocks)
@@ -78,7 +78,7 @@ def test_blocks_of_codes_cover_every_code_once_and_none_is_very_small(
 
 def test_a_large_codebook_is_cut_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     """A block of few tokens with all codes would be as large as the codebook."""
-    monkeypatch.setitem(chunks.ELEMENTS, "cpu", 2**12)
-    monkeypatch.setitem(chunks.CODES, "cpu", 2**7)
+    monkeypatch.setitem(chunks.BLOCK_ELEMENTS, "cpu", 2**12)
+    monkeypatch.setitem(chunks.BLOCK_CODES, "cpu", 2**7)
     latents, codebook = torch.randn(64, 2), torch.randn(2**14, 2)
     assert largest_allocation(lambda: assign(latents, codebook, backend="chunked")) <= 4 * codebook.numel()

@@ -69,7 +69,7 @@ def test_gradients_agree_with_finite_differences(metric: str, backend: str, smal
 def test_the_chunked_body_equals_the_reference(
     tokens: int, codes: int, elements: int, metric: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(chunks.ELEMENTS, "cpu", elements)
+    monkeypatch.setitem(chunks.BLOCK_ELEMENTS, "cpu", elements)
     start, book = torch.randn(tokens, 4).to(dtype), torch.randn(codes, 4).to(dtype)
     start[0] = 0
     results = []

@@ -40,7 +40,7 @@ COUNTS = {"width", "splits", "split_size", "blocks"}
 LONG, SHORT, HALF = "*i64", "*i32", "*fp16"
 POINTERS = {
     **dict.fromkeys(("high", "other_high", "q_high_ptr", "k_high_ptr", "z_high_ptr", "c_high_ptr"), HALF),
-    **dict.fromkeys(("part_tokens", "tops", "rest_keys", "counts"), SHORT),
+    **dict.fromkeys(("part_tokens", "tops", "carry_keys", "counts"), SHORT),
     **dict.fromkeys(("tokens", "top_tokens", "order"), LONG),
     "sorted_keys": "*i16",
     "valid": "*i1",

@@ -1,7 +1,7 @@
 """ArcLoss (Eqs. 10 to 12): each code pulls its nearest tokens closer by an angular margin and pushes all others away.
 
-The loss is built of three parts, so that blocks of tokens, fused kernels and several processes share one definition:
-per-code *statistics* of a shard of tokens, a *merge* of shards, and a *finish*.
+It is computed in three parts, so that blocks of tokens, fused kernels and several processes share one definition: per-code
+*statistics* of a shard of tokens, a *merge* of shards, and a *finish*, which makes them the loss.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from torch import Tensor
 from arcvq.errors import ArcvqError
 from arcvq.functional import fused
 from arcvq.functional.assign import assign
-from arcvq.functional.chunks import Backend, check_pair, choose_backend, code_blocks, token_blocks
+from arcvq.functional.chunks import Backend, check_search_shapes, choose_backend, code_blocks, token_blocks
 from arcvq.functional.precision import compute_dtype, ieee_matmul, matmul, without_autocast
 from arcvq.functional.similarity import unit
 
-NEVER = float("-inf")
-# Where sin θ is smaller than this the slope of cos(θ + m) stops growing (it would reach infinity at θ = 0 and π).
+MINUS_INFINITY = float("-inf")
+# The slope of cos(θ + m) in cos θ is infinite at θ = 0 and π: it stays constant where sin θ is smaller than this.
 SMALLEST_SINE = 1e-3
 
 
 class ArcStatistics(NamedTuple):
-    """What a shard of tokens tells each code. Absent entries have cosine −inf and token −1."""
+    """Per-code statistics of a shard of tokens. With fewer than k tokens the rest have cosine −inf and token −1."""
 
     top_cosines: Tensor  # (K, k) cosines of the k tokens nearest to each code
     top_tokens: Tensor  # (K, k) int64, their positions among the shard's tokens
@@ -46,15 +46,15 @@ def arc_loss(
     monotone: bool = False,
     valid: Tensor | None = None,
 ) -> Tensor:
-    """L_A of latents (N, D) and codebook (K, D), a scalar (Eq. 11). With `stop_gradient` only the latents learn (Eq. 12).
+    """The ArcLoss L_A of latents (N, D) and codebook (K, D), a scalar (Eq. 11). With `stop_gradient` only the latents learn (Eq. 12).
 
-    `valid` (N,) bool leaves padded tokens out. `monotone` straightens the logit where θ + m passes π, see `margin_cosine`.
+    `valid` (N,) bool leaves padded tokens out. `monotone` changes the logit where θ + m exceeds π, see `margin_cosine`.
     `chunked` never holds more than a block of the K × N cosines, forward or backward; `triton` (CUDA) holds none in memory.
     """
     _check_batch(latents, codebook, top_k)
     learns = codebook.requires_grad and not stop_gradient
-    if choose_backend(backend, latents) == "triton" and _fused_serves(learns, top_k):
-        valid = _checked(latents, valid, scale, top_k)
+    if choose_backend(backend, latents) == "triton" and _use_kernels(learns, top_k):
+        valid = _checked_mask(latents, valid, scale, top_k)
         codes = codebook.detach().to(torch.float32)
         return fused.arc_loss(latents, codes, valid, scale, margin, top_k, SMALLEST_SINE, monotone, False)[0]
     statistics = arc_statistics(
@@ -75,11 +75,11 @@ def assign_and_arc_loss(
     monotone: bool = False,
     valid: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """`assign` by cosine and `arc_loss` in one call, in which the kernels read latents and codes once: tokens (N,) and L_A."""
+    """The tokens (N,) that `assign` gives by cosine, and `arc_loss`. The kernels compute both from one read of the rows."""
     learns = codebook.requires_grad and not stop_gradient
-    if choose_backend(backend, latents) == "triton" and _fused_serves(learns, top_k):
+    if choose_backend(backend, latents) == "triton" and _use_kernels(learns, top_k):
         _check_batch(latents, codebook, top_k)
-        valid = _checked(latents, valid, scale, top_k)
+        valid = _checked_mask(latents, valid, scale, top_k)
         codes = codebook.detach().to(torch.float32)
         loss, tokens = fused.arc_loss(latents, codes, valid, scale, margin, top_k, SMALLEST_SINE, monotone, True)
         return tokens, loss
@@ -90,7 +90,8 @@ def assign_and_arc_loss(
 
 
 def _check_batch(latents: Tensor, codebook: Tensor, top_k: int) -> None:
-    check_pair(latents, codebook)
+    """Raise unless the shapes agree and there are at least top_k latents."""
+    check_search_shapes(latents, codebook)
     if top_k > latents.shape[0]:
         raise ArcvqError(
             f"top_k is {top_k} but there are only {latents.shape[0]} latents: lower top_k or enlarge the batch"
@@ -107,28 +108,28 @@ def arc_statistics(
     stop_gradient: bool = True,
     valid: Tensor | None = None,
 ) -> ArcStatistics:
-    """One shard's part. The shard may have fewer than top_k tokens, even none."""
-    valid = _checked(latents, valid, scale, top_k)
+    """The per-code statistics of one shard of tokens, which may have fewer than top_k tokens, even none."""
+    valid = _checked_mask(latents, valid, scale, top_k)
     with without_autocast(latents):
         dtype = compute_dtype(latents)
         codes = (codebook.detach() if stop_gradient else codebook).to(dtype)
         impl = choose_backend(backend, latents)
-        if impl == "triton" and _fused_serves(codes.requires_grad, top_k):
+        if impl == "triton" and _use_kernels(codes.requires_grad, top_k):
             return ArcStatistics(*fused.statistics(latents, codes, valid, scale, top_k))
         unit_latents, unit_codes = unit(latents.to(dtype)), unit(codes)
         if impl == "reference":
             cosines = matmul(unit_codes, unit_latents.t())  # (K, N)
-            return _statistics_of(cosines, valid, scale, top_k)
-        return ArcStatistics(*_statistics(unit_latents, unit_codes, valid, scale, top_k))
+            return _statistics_from_cosines(cosines, valid, scale, top_k)
+        return ArcStatistics(*_chunked_statistics(unit_latents, unit_codes, valid, scale, top_k))
 
 
-def _fused_serves(codes_learn: bool, top_k: int) -> bool:
-    """The kernels do the paper's case, in which only the latents learn, with few top tokens; the chunked implementation does the rest."""
+def _use_kernels(codes_learn: bool, top_k: int) -> bool:
+    """Whether the Triton kernels can be used: only the latents learn, as in the paper, and top_k is small."""
     return not codes_learn and top_k <= fused.MOST_TOP_K
 
 
-def _checked(latents: Tensor, valid: Tensor | None, scale: float, top_k: int) -> Tensor | None:
-    """The mask in one piece, once all is seen to be right."""
+def _checked_mask(latents: Tensor, valid: Tensor | None, scale: float, top_k: int) -> Tensor | None:
+    """Check mask, scale and top_k; return the mask contiguous in memory."""
     if top_k < 1:
         raise ArcvqError(f"top_k must be at least 1, got {top_k}")
     if scale <= 0:
@@ -145,11 +146,11 @@ def _checked(latents: Tensor, valid: Tensor | None, scale: float, top_k: int) ->
 
 
 def arc_merge(shards: Sequence[ArcStatistics], scale: float) -> ArcStatistics:
-    """Shards of tokens seen as one. A token among the best of its shard but not of the whole becomes a negative."""
+    """The statistics of all shards together. A top token of its shard that is none of the whole becomes a negative."""
     cosines = torch.cat([shard.top_cosines for shard in shards], dim=1)  # (K, shards · k)
     tokens = torch.cat([shard.top_tokens for shard in shards], dim=1)
     top_cosines, kept = cosines.topk(shards[0].top_cosines.shape[1], dim=1)
-    evicted = log_sum_exp(scale * cosines.scatter(1, kept, NEVER))
+    evicted = log_sum_exp(scale * cosines.scatter(1, kept, MINUS_INFINITY))
     negatives = log_sum_exp(torch.stack([*(shard.negatives for shard in shards), evicted], dim=1))
     return ArcStatistics(top_cosines, tokens.gather(1, kept), negatives)
 
@@ -157,75 +158,78 @@ def arc_merge(shards: Sequence[ArcStatistics], scale: float) -> ArcStatistics:
 def arc_finish(
     statistics: ArcStatistics, *, scale: float, margin: float, monotone: bool = False, backend: Backend = "auto"
 ) -> Tensor:
-    """mean_j [log Σ_all − log Σ_top] = mean_j softplus(negatives_j − log Σ_top exp(s·cos(θ + m)))."""
+    """The loss from the statistics of all tokens: mean_j softplus(negatives_j − log Σ_top exp(s·cos(θ + m)))."""
     if choose_backend(backend, statistics.negatives) == "triton":
         return fused.finish(statistics, scale, margin, SMALLEST_SINE, monotone)
     present = statistics.top_tokens >= 0
     cosines = torch.where(present, statistics.top_cosines, 0.0)
-    logits = torch.where(present, scale * margin_cosine(cosines, margin, monotone), NEVER)
+    logits = torch.where(present, scale * margin_cosine(cosines, margin, monotone), MINUS_INFINITY)
     positives = log_sum_exp(logits)  # (K,)
     seen = present.any(dim=1)
-    # A code without any token (all padding) has nothing to say: 0, not −inf − (−inf).
+    # Without any token (all padding) the loss is 0, not −inf − (−inf).
     gap = torch.where(seen, statistics.negatives, 0.0) - torch.where(seen, positives, 0.0)
     return torch.where(seen, F.softplus(gap), 0.0).mean()
 
 
 def margin_cosine(cosines: Tensor, margin: float, monotone: bool = False) -> Tensor:
-    """cos(θ + m) = c·cos m − sqrt(1 − c²)·sin m.
+    """cos(θ + m) of the cosines c = cos θ: c·cos m − sqrt(1 − c²)·sin m, with a bounded gradient.
 
-    The slope in c, sin(θ + m)/sin θ, is infinite at c = ±1. The guard bounds that slope and leaves the value alone.
-    Beyond θ = π − m the logit would rise again with θ. The paper leaves that as it is (it takes a nearest token more than
-    π − m away to get there); `monotone=True` continues it from −1 with slope 1 instead.
+    The slope in c, sin(θ + m)/sin θ, is infinite at c = ±1. Only the gradient is bounded; the value is exact.
+    Beyond θ = π − m the value rises again with θ, as in the paper (only a nearest token more than π − m away is there);
+    `monotone=True` continues it from −1 with slope 1 instead.
     """
     square = 1 - cosines.square()
     sine = square.detach().clamp(min=0).sqrt()
     value = cosines.detach().clamp(-1, 1) * math.cos(margin) - sine * math.sin(margin)
-    # What learns: the same curve, but near the poles a parabola, whose slope is the guarded one.
+    # The gradient comes from the same curve with a parabola in place of sin θ near c = ±1, so that its slope is bounded.
     near = sine < SMALLEST_SINE
-    bow = torch.where(near, square / (2 * SMALLEST_SINE), torch.where(near, 1.0, square).sqrt())
-    guarded = cosines * math.cos(margin) - bow * math.sin(margin)
+    bounded_sine = torch.where(near, square / (2 * SMALLEST_SINE), torch.where(near, 1.0, square).sqrt())
+    bounded = cosines * math.cos(margin) - bounded_sine * math.sin(margin)
     if monotone:
         beyond = cosines < -math.cos(margin)
         value = torch.where(beyond, cosines.detach() + math.cos(margin) - 1, value)
-        guarded = torch.where(beyond, cosines, guarded)
-    # The bracket is exactly zero: the value is `value` to the bit, the derivatives of any order are those of `guarded`.
-    return value + (guarded - guarded.detach())
+        bounded = torch.where(beyond, cosines, bounded)
+    # The bracket is exactly zero: the value is `value` to the bit, the derivatives of any order are those of `bounded`.
+    return value + (bounded - bounded.detach())
 
 
-def _statistics_of(
+def _statistics_from_cosines(
     cosines: Tensor, valid: Tensor | None, scale: float, top_k: int, overwrite: bool = False
 ) -> ArcStatistics:
-    """cosines (K, n), all of them at hand → statistics. `overwrite` spends the matrix itself: no gradient, no second copy."""
+    """Statistics from the whole matrix of cosines (K, n). `overwrite` works in place, without a copy and without a gradient."""
     tokens = cosines.shape[1]
     if valid is not None:
-        cosines = cosines.masked_fill_(~valid, NEVER) if overwrite else cosines.masked_fill(~valid, NEVER)
+        cosines = (
+            cosines.masked_fill_(~valid, MINUS_INFINITY) if overwrite else cosines.masked_fill(~valid, MINUS_INFINITY)
+        )
     top_cosines, top_tokens = cosines.topk(min(top_k, tokens), dim=1)
-    # Left out before the sum, never subtracted after it: exp(s) of a near token would swallow the rest.
+    # The top tokens are left out of the sum, not subtracted from it: exp(s) of a near token would cancel the rest.
     if overwrite:
-        negatives = torch.logsumexp(cosines.scatter_(1, top_tokens, NEVER).mul_(scale), dim=1)
+        negatives = torch.logsumexp(cosines.scatter_(1, top_tokens, MINUS_INFINITY).mul_(scale), dim=1)
     else:
-        negatives = log_sum_exp(scale * cosines.scatter(1, top_tokens, NEVER))
+        negatives = log_sum_exp(scale * cosines.scatter(1, top_tokens, MINUS_INFINITY))
     if valid is not None:
         top_tokens = torch.where(valid[top_tokens], top_tokens, -1)
     if tokens < top_k:
-        top_cosines = F.pad(top_cosines, (0, top_k - tokens), value=NEVER)
+        top_cosines = F.pad(top_cosines, (0, top_k - tokens), value=MINUS_INFINITY)
         top_tokens = F.pad(top_tokens, (0, top_k - tokens), value=-1)
     return ArcStatistics(top_cosines, top_tokens, negatives)
 
 
 def log_sum_exp(logits: Tensor) -> Tensor:
-    """Over the last dimension; a row of −inf gives −inf with a zero gradient, where the plain one gives NaN."""
+    """logsumexp over the last dimension. A row of −inf gives −inf and a zero gradient, where torch's gradient is NaN."""
     if logits.shape[-1] == 0:
-        return logits.new_full(logits.shape[:-1], NEVER)
-    empty = (logits == NEVER).all(dim=-1)
+        return logits.new_full(logits.shape[:-1], MINUS_INFINITY)
+    empty = (logits == MINUS_INFINITY).all(dim=-1)
     total = torch.logsumexp(torch.where(empty.unsqueeze(-1), 0.0, logits), dim=-1)
-    return torch.where(empty, NEVER, total)
+    return torch.where(empty, MINUS_INFINITY, total)
 
 
 @torch.library.custom_op("arcvq::arc_statistics", mutates_args=())
-def _statistics(
+def _chunked_statistics(
     unit_latents: Tensor, unit_codes: Tensor, valid: Tensor | None, scale: float, top_k: int
 ) -> tuple[Tensor, Tensor, Tensor]:
+    """`ArcStatistics` of unit rows, block by block: never the whole matrix of cosines."""
     blocks = [
         _block_statistics(unit_latents, unit_codes[codes], valid, scale, top_k) for codes in code_blocks(unit_codes)
     ]
@@ -236,24 +240,26 @@ def _statistics(
 def _block_statistics(
     unit_latents: Tensor, unit_codes: Tensor, valid: Tensor | None, scale: float, top_k: int
 ) -> ArcStatistics:
-    """Of a block of codes, over all blocks of tokens."""
+    """Statistics of one block of codes, merged over all blocks of tokens."""
     codes = unit_codes.shape[0]
-    running = ArcStatistics(
-        unit_codes.new_full((codes, top_k), NEVER),
+    merged = ArcStatistics(
+        unit_codes.new_full((codes, top_k), MINUS_INFINITY),
         torch.full((codes, top_k), -1, dtype=torch.int64, device=unit_codes.device),
-        unit_codes.new_full((codes,), NEVER),
+        unit_codes.new_full((codes,), MINUS_INFINITY),
     )
     with ieee_matmul(unit_latents):
         for block in token_blocks(unit_latents, unit_codes):
             cosines = unit_codes @ unit_latents[block].t()  # (K, block)
-            part = _statistics_of(cosines, None if valid is None else valid[block], scale, top_k, overwrite=True)
+            part = _statistics_from_cosines(
+                cosines, None if valid is None else valid[block], scale, top_k, overwrite=True
+            )
             tokens = torch.where(part.top_tokens >= 0, part.top_tokens + block.start, -1)
-            running = arc_merge([running, part._replace(top_tokens=tokens)], scale)
-    return running
+            merged = arc_merge([merged, part._replace(top_tokens=tokens)], scale)
+    return merged
 
 
-@_statistics.register_fake
-def _(
+@_chunked_statistics.register_fake
+def _fake_chunked_statistics(
     unit_latents: Tensor, unit_codes: Tensor, valid: Tensor | None, scale: float, top_k: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     codes = unit_codes.shape[0]
@@ -265,7 +271,7 @@ def _(
 
 
 @torch.library.custom_op("arcvq::arc_statistics_backward", mutates_args=())
-def _statistics_backward(
+def _chunked_statistics_backward(
     unit_latents: Tensor,
     unit_codes: Tensor,
     valid: Tensor | None,
@@ -276,6 +282,7 @@ def _statistics_backward(
     scale: float,
     codes_learn: bool,
 ) -> tuple[Tensor, Tensor]:
+    """Gradients of the unit latents and codes, block by block; those of the codes are 0 unless `codes_learn`."""
     grad_codes = torch.zeros_like(unit_codes)
     grad_latents = torch.zeros_like(unit_latents)
     pull = (scale * grad_negatives).unsqueeze(1)  # (K, 1)
@@ -285,7 +292,7 @@ def _statistics_backward(
             for block in token_blocks(unit_latents, keys):
                 latents = unit_latents[block]
                 size = latents.shape[0]
-                # d/dcos of the negatives' log-sum-exp is s·softmax; one spare column takes the writes meant for other blocks.
+                # d/dcos of the negatives' log-sum-exp is s·softmax. Gradients of top tokens of other blocks go to a spare column.
                 weights = keys.new_empty(keys.shape[0], size + 1)
                 inner = weights[:, :size]
                 torch.matmul(keys, latents.t(), out=inner)
@@ -300,23 +307,23 @@ def _statistics_backward(
     return grad_latents, grad_codes
 
 
-@_statistics_backward.register_fake
-def _(unit_latents: Tensor, unit_codes: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+@_chunked_statistics_backward.register_fake
+def _fake_chunked_statistics_backward(unit_latents: Tensor, unit_codes: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     return torch.empty_like(unit_latents), torch.empty_like(unit_codes)
 
 
-def _setup(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
+def _statistics_setup_context(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
     unit_latents, unit_codes, valid, ctx.scale, _ = inputs
     _, top_tokens, negatives = output
     ctx.mark_non_differentiable(top_tokens)
     ctx.save_for_backward(unit_latents, unit_codes, valid, top_tokens, negatives)
 
 
-def _gradient(ctx, grad_top: Tensor, _: Tensor, grad_negatives: Tensor):  # type: ignore[no-untyped-def]
+def _statistics_gradient(ctx, grad_top: Tensor, _: Tensor, grad_negatives: Tensor):  # type: ignore[no-untyped-def]
     codes_learn = ctx.needs_input_grad[1]
     grads = (grad_top, grad_negatives, ctx.scale, codes_learn)
-    grad_latents, grad_codes = _statistics_backward(*ctx.saved_tensors, *grads)
+    grad_latents, grad_codes = _chunked_statistics_backward(*ctx.saved_tensors, *grads)
     return grad_latents, grad_codes if codes_learn else None, None, None, None
 
 
-_statistics.register_autograd(_gradient, setup_context=_setup)
+_chunked_statistics.register_autograd(_statistics_gradient, setup_context=_statistics_setup_context)

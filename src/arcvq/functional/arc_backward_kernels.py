@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from arcvq.functional.arc_finish_kernels import ROOM, Pulls, powers_of_two
-from arcvq.functional.launches import PROGRAMS, cdiv, launch, parts_of
+from arcvq.functional.launches import PROGRAMS, cdiv, launch, split_into_parts
 from arcvq.functional.row_kernels import LENGTH, Rows, add_products, load_rows, lower_halves, row_scores
 from arcvq.functional.tilings import Tiling, tiling_for
 
@@ -253,7 +253,7 @@ def backward(
     programs = cdiv(count, tiling.rows)
     if splits is None:
         splits = min(LARGEST_PARTS // (count * width), 16 * PROGRAMS // programs)
-    splits, split_size = parts_of(codes.count, tiling.columns, splits, least=32)
+    splits, split_size = split_into_parts(codes.count, tiling.columns, splits, min_blocks=32)
     out = min(64, codes.depth)
     final = splits == 1 and out == codes.depth
     parts = gradient if final else torch.empty(splits, count, width, dtype=torch.float32, device=device)

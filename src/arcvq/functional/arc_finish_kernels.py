@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from arcvq.functional.launches import cdiv, power_of_two
+from arcvq.functional.launches import cdiv, next_power_of_two
 
 # Where the largest pull is put: well below what half precision holds (65,504), so that the smallest are well above its least.
 ROOM = 16384.0
@@ -130,7 +130,7 @@ def finish(
         *margin.numbers,
         MONOTONE=margin.monotone,
         TOP=top_k,
-        SLOTS=power_of_two(top_k),
+        SLOTS=next_power_of_two(top_k),
         CODES=128,
     )
     return losses, grad_top, grad_negatives

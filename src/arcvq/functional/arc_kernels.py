@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from arcvq.functional.arc_finish_kernels import ROOM, Margin, Pulls, _finish, powers_of_two
-from arcvq.functional.launches import PROGRAMS, cdiv, launch, parts_of, power_of_two
+from arcvq.functional.launches import PROGRAMS, cdiv, launch, next_power_of_two, split_into_parts
 from arcvq.functional.row_kernels import LENGTH, Rows, add_products, leftmost, load_rows, lower_halves, row_scores
 from arcvq.functional.tilings import Tiling, tiling_for
 
@@ -227,7 +227,7 @@ def statistics(
     programs = cdiv(codes.count, tiling.rows)
     if splits is None:
         splits = min(PROGRAMS // programs, MOST_ENTRIES // top_k)
-    splits, split_size = parts_of(latents.count, tiling.columns, splits, least=2)
+    splits, split_size = split_into_parts(latents.count, tiling.columns, splits, min_blocks=2)
     parts = (
         torch.empty(count * splits, top_k, dtype=torch.float32, device=device),
         torch.empty(count * splits, top_k, dtype=torch.int32, device=device),
@@ -251,7 +251,7 @@ def statistics(
         ),
         MASKED=valid is not None,
         TOP=top_k,
-        SLOTS=power_of_two(top_k),
+        SLOTS=next_power_of_two(top_k),
         CODES=tiling.rows,
         TOKENS=tiling.columns,
         DEPTH=codes.depth,
@@ -263,7 +263,7 @@ def statistics(
     nothing = (negatives,) * 4
     tops = nothing[:2] if margin else _empty_tops(count, top_k, device)
     finished = (torch.empty_like(negatives), *Pulls.empty(count, top_k, device)) if margin else nothing
-    entries = power_of_two(splits * top_k)
+    entries = next_power_of_two(splits * top_k)
     at_once = max(1, min(32, 2048 // entries))
     launch(
         _merge_kernel,
@@ -283,10 +283,10 @@ def statistics(
         FINISH=margin is not None,
         MONOTONE=margin is not None and margin.monotone,
         TOP=top_k,
-        SLOTS=power_of_two(top_k),
+        SLOTS=next_power_of_two(top_k),
         CODES=at_once,
         ENTRIES=entries,
-        SPLITS=power_of_two(splits),
+        SPLITS=next_power_of_two(splits),
     )
     return (negatives, *finished) if margin else (*tops, negatives)
 

@@ -8,10 +8,10 @@ from torch import Tensor
 
 @torch.no_grad()
 def ball_bound_(codebook: Tensor, radius: Tensor | float, *companions: Tensor) -> Tensor:
-    """Scale codes (K, D) that lie outside the ball back onto its surface, in place; the others keep every bit.
+    """Scale the codes (K, D) outside the ball onto its surface, in place; return which they were, (K,) bool.
 
-    `companions` (K, ...) are scaled by the same factors: running sums, whose means the codes are.
-    Returns which codes were outside, (K,) bool. No host read: the radius may be a tensor that a schedule computed.
+    Codes inside keep every bit. `companions` (K, ...), such as running sums, are scaled by the same factors. No host read: the
+    radius may be a tensor.
     """
     norms = torch.linalg.vector_norm(
         codebook, dim=-1, keepdim=True, dtype=torch.float64 if codebook.dtype == torch.float64 else torch.float32

@@ -1,4 +1,4 @@
-"""Codes as running means of their tokens (van den Oord et al. 2017, appendix A.1)."""
+"""Codes as running means of their latents (van den Oord et al. 2017, appendix A.1)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def smoothed_counts(counts: Tensor, epsilon: float) -> Tensor:
-    """Laplace smoothing of running counts (K,): (N_k + ε) / (ΣN + Kε) · ΣN. The total stays what it was."""
+    """Laplace smoothing of running counts (K,): (N_k + ε) / (ΣN + Kε) · ΣN. Their sum does not change."""
     total = counts.sum()
     return (counts + epsilon) / (total + counts.shape[0] * epsilon).clamp(min=torch.finfo(counts.dtype).tiny) * total
 
@@ -16,10 +16,10 @@ def smoothed_counts(counts: Tensor, epsilon: float) -> Tensor:
 def ema_update_(
     codebook: Tensor, counts: Tensor, sums: Tensor, new_counts: Tensor, new_sums: Tensor, decay: float, epsilon: float
 ) -> None:
-    """N ← d·N + (1−d)·n,  m ← d·m + (1−d)·Σz,  e = m / Ñ; codebook and sums (K, D), counts (K,), all in place.
+    """Update running counts (K,), sums (K, D) and the codebook of their means (K, D) in place by one step's counts and sums.
 
-    Ñ, the smoothed count, divides and is forgotten: fed back into N it would add up. A code that no token took keeps its place
-    to the bit (smoothing would pull it to the origin as its count fades), while its count and sum fade alike.
+    N ← d·N + (1−d)·n,  m ← d·m + (1−d)·Σz,  e = m / Ñ. The smoothed count Ñ is not stored: stored in N, the smoothing would add
+    up. A code without new tokens keeps every bit (smoothing would move it to the origin), while its count and sum decay alike.
     """
     counts.lerp_(new_counts.to(counts.dtype), 1 - decay)
     sums.lerp_(new_sums.to(sums.dtype), 1 - decay)

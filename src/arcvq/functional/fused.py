@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from arcvq.errors import ArcvqError
-from arcvq.functional.similarity import NO_DIRECTION
+from arcvq.functional.similarity import MIN_NORM
 from arcvq.functional.tilings import padded_width
 
 Triple = tuple[Tensor, Tensor, Tensor]
@@ -57,7 +57,7 @@ def token_sums(values: Tensor, tokens: Tensor, codebook_size: int) -> Tensor:
 
 
 def token_counts(tokens: Tensor, codebook_size: int) -> Tensor:
-    """How many tokens (N,) fell on each code: (K,) int64, of FEW_CODES at most."""
+    """How many tokens (N,) fell on each code: (K,) int64, of MAX_HISTOGRAM_CODES at most."""
     impl = _counts_operator if torch.compiler.is_compiling() else _counts
     return impl(tokens, codebook_size)
 
@@ -99,7 +99,7 @@ def arc_loss(
 def _assign(queries: Tensor, keys: Tensor, bias: Tensor | None) -> Tensor:
     from arcvq.functional import search_kernels
 
-    return search_kernels.assign(queries, keys, bias, NO_DIRECTION)
+    return search_kernels.assign(queries, keys, bias, MIN_NORM)
 
 
 _assign_operator = torch.library.custom_op("arcvq::fused_assign", _assign, mutates_args=())
@@ -160,7 +160,7 @@ def _forward(
     from arcvq.functional import arc_finish_kernels, arc_kernels, row_kernels, search_kernels
 
     latents, codes = latents.contiguous(), codes.contiguous()
-    z, c = row_kernels.split_rows(latents, codes, NO_DIRECTION)
+    z, c = row_kernels.split_rows(latents, codes, MIN_NORM)
     tokens = search_kernels.search(latents, codes, z, c, None) if search else _no_tokens(latents)
     widening = arc_finish_kernels.Margin(margin, smallest_sine, monotone)
     negatives, losses, *pulls = arc_kernels.statistics(z, c, valid, scale, top_k, widening)
@@ -284,7 +284,7 @@ _loss_operator.register_autograd(_loss_gradient, setup_context=_loss_setup)
 def _statistics_operator(latents: Tensor, codes: Tensor, valid: Tensor | None, scale: float, top_k: int) -> Triple:
     from arcvq.functional import arc_kernels, row_kernels
 
-    rows = row_kernels.split_rows(latents.contiguous(), codes.contiguous(), NO_DIRECTION)
+    rows = row_kernels.split_rows(latents.contiguous(), codes.contiguous(), MIN_NORM)
     top_cosines, top_tokens, negatives = arc_kernels.statistics(*rows, valid, scale, top_k)
     return top_cosines, top_tokens, negatives
 
@@ -309,7 +309,7 @@ def _statistics_backward_operator(
     from arcvq.functional import arc_backward_kernels, row_kernels
 
     latents = latents.contiguous()
-    rows = row_kernels.split_rows(latents, codes.contiguous(), NO_DIRECTION)
+    rows = row_kernels.split_rows(latents, codes.contiguous(), MIN_NORM)
     pulls, largest = arc_backward_kernels.pulls_of(
         top_tokens, grad_top.contiguous(), grad_negatives.contiguous(), scale
     )

@@ -1,4 +1,4 @@
-"""Codes that are nobody's parameters: a grid of scalar levels, whose points are numbered in a mixed radix.
+"""Fixed codes: the points of a grid of scalar levels, numbered in a mixed radix.
 
 Finite scalar quantization (FSQ, Mentzer et al., 2023) rounds each channel to one of its levels; lookup-free quantization (LFQ, Yu et
 al., 2023) takes each channel's sign, which is two levels.
@@ -14,39 +14,39 @@ from operator import mul
 import torch
 from torch import Tensor
 
-# The outermost levels are reached a little before tanh saturates (FSQ, appendix A.1).
+# How far before tanh saturates the outermost levels are reached (FSQ, appendix A.1).
 SLACK = 1e-3
 
 
 def place_values(levels: Sequence[int]) -> list[int]:
-    """What a digit of each channel is worth; the first channel's least."""
+    """The factor of each channel's digit in a token: 1 for the first channel, then the product of the levels before."""
     return list(accumulate(levels[:-1], mul, initial=1))
 
 
 def lattice_digits(levels: Sequence[int]) -> Tensor:
-    """All points of the lattice in the order of their tokens: (K, d) int64, digits 0 … L−1, K the product of the levels."""
+    """The digits (0 … L−1 in each channel) of every token in order: (K, d) int64, K the product of the levels."""
     tokens = torch.arange(prod(levels)).unsqueeze(1)
     return torch.div(tokens, torch.tensor(place_values(levels)), rounding_mode="floor") % torch.tensor(levels)
 
 
 def lattice_tokens(digits: Tensor, levels: Sequence[int]) -> Tensor:
     """digits (…, d) int64 → tokens (…): the inverse of `lattice_digits`."""
-    # Channel by channel: a tensor of place values would have to be brought to the device.
-    terms = [digit * worth for digit, worth in zip(digits.unbind(dim=-1), place_values(levels))]
+    # Channel by channel: a tensor of place values would have to be copied to the device.
+    terms = [digit * value for digit, value in zip(digits.unbind(dim=-1), place_values(levels))]
     return torch.stack(terms).sum(dim=0)
 
 
 def fsq_codes(levels: Sequence[int]) -> Tensor:
-    """(K, d) float32, each channel within [−1, 1], zero among its levels."""
+    """All codes of FSQ in the order of their tokens: (K, d) float32, each channel in [−1, 1] with 0 among its values."""
     half = torch.tensor([level // 2 for level in levels])
     return (lattice_digits(levels) - half) / half
 
 
 def fsq_bound(latents: Tensor, levels: Sequence[int]) -> Tensor:
-    """Squash (N, d) so that rounding gives the levels −⌊L/2⌋ … ⌈L/2⌉−1 of each channel.
+    """Squash latents (N, d) by tanh so that rounding gives the levels −⌊L/2⌋ … ⌈L/2⌉−1 of each channel.
 
-    An even number of levels has no middle: the curve is moved down by a half, and sideways so that it still passes through 0.
-    (Two levels cannot: their curve would end there.)
+    With an even number of levels the curve is shifted down by a half, and sideways so that it still passes through 0 (except
+    with two levels, where it cannot).
     """
     columns = []
     for column, level in zip(latents.unbind(dim=-1), levels):

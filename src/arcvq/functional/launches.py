@@ -1,4 +1,4 @@
-"""How the kernels are launched: into how many parts their work is cut, and without Triton's look at arguments that it knows."""
+"""Launching kernels: how many parts their work is split into, and a launch that skips Triton's check of every argument."""
 
 from __future__ import annotations
 
@@ -7,47 +7,48 @@ from typing import Any
 import torch
 import triton
 
-# Programs that keep every multiprocessor of a large GPU busy: the axis that a kernel walks is split until there are that many.
+# Programs that keep every multiprocessor of a large GPU busy. With fewer, the axis that a kernel loops over is split.
 PROGRAMS = 528
 
 
 def cdiv(length: int, block: int) -> int:
+    """length / block, rounded up."""
     return -(-length // block)
 
 
-def power_of_two(number: int) -> int:
-    """The first that is not below."""
+def next_power_of_two(number: int) -> int:
+    """The smallest power of two that is at least `number`."""
     return 1 << (number - 1).bit_length()
 
 
-def parts_of(length: int, block: int, wanted: int, least: int) -> tuple[int, int]:
-    """Into how many parts a kernel's walk is cut, and their size: whole blocks, at least `least` of them to a part."""
+def split_into_parts(length: int, block: int, wanted: int, min_blocks: int) -> tuple[int, int]:
+    """The number of parts of an axis and their size: about `wanted` parts of whole blocks, at least `min_blocks` in each."""
     blocks = cdiv(max(1, length), block)
-    size = cdiv(blocks, max(1, min(wanted, blocks // least)))
+    size = cdiv(blocks, max(1, min(wanted, blocks // min_blocks)))
     return cdiv(blocks, size), size * block
 
 
-# Kernels compiled before, by everything that Triton looks at to tell whether one will do.
-_ready: dict[tuple[Any, ...], Any] = {}
+# Compiled kernels, by everything that Triton compiles another one for.
+_compiled: dict[tuple[Any, ...], Any] = {}
 
 
 def launch(
-    kernel: Any, grid: tuple[int, ...], given: tuple[Any, ...], arguments: tuple[Any, ...], **constants: Any
+    kernel: Any, grid: tuple[int, ...], varying: tuple[Any, ...], arguments: tuple[Any, ...], **constants: Any
 ) -> None:
-    """`kernel[grid](*arguments, **constants)`, without looking at each argument again where an earlier call was alike: that takes
-    the host longer than the device takes for a small kernel.
+    """`kernel[grid](*arguments, **constants)`, faster after the first such call: Triton's check of all arguments is skipped.
 
-    `given` are the arguments that may differ between such calls in type or alignment, and the integers that Triton specialises on. All
-    other tensors are the caller's own, fresh from the allocator and so aligned alike. Constants in the order of the kernel's signature.
+    That check takes the host longer than a small kernel takes the device. `varying` are the arguments whose type or alignment may
+    differ between calls, and the integers that Triton specialises on. All other tensors are the caller's own, allocated and so
+    aligned in the same way. The constants come in the order of the kernel's signature.
     """
     if not isinstance(kernel, triton.JITFunction):  # the interpreter's
         kernel[grid](*arguments, **constants)
         return
-    kinds = (x if isinstance(x, int) else (x.dtype, x.data_ptr() % 16) for x in given)
+    kinds = (x if isinstance(x, int) else (x.dtype, x.data_ptr() % 16) for x in varying)
     key = (id(kernel), torch.cuda.current_device(), *constants.values(), *kinds)
-    ready = _ready.get(key)
-    if ready is None:
-        _ready[key] = kernel[grid](*arguments, **constants)
+    compiled = _compiled.get(key)
+    if compiled is None:
+        _compiled[key] = kernel[grid](*arguments, **constants)
     else:
         own = (value for name, value in constants.items() if name not in ("num_warps", "num_stages"))
-        ready[(*grid, 1, 1)[:3]](*arguments, *own)
+        compiled[(*grid, 1, 1)[:3]](*arguments, *own)

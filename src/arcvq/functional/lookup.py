@@ -1,4 +1,4 @@
-"""The codes of tokens, and their gradient: of each code the sum over its tokens."""
+"""The lookup of tokens in the codebook, with a deterministic gradient: each code's is the sum over its tokens."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from arcvq.functional.chunks import Backend, choose_backend
 
 
 def lookup(codebook: Tensor, tokens: Tensor, backend: Backend = "auto") -> Tensor:
-    """codebook (K, D), tokens (...) in 0 … K−1 → codes (..., D).
+    """The code of each token: codebook (K, D), tokens (...) in 0 … K−1 → codes (..., D).
 
-    The gradient is torch's, or with `triton` (CUDA) that of `token_sums`: torch adds it up atomically, which takes long when
-    few codes have most tokens, and gives other last bits each time.
+    With `triton` (CUDA) the gradient comes from `token_sums`: torch's own adds atomically, which is slow when few codes have most
+    tokens, and not deterministic.
     """
     if choose_backend(backend, codebook) == "triton":
         codes: Tensor = _Lookup.apply(codebook, tokens)
@@ -24,7 +24,7 @@ def lookup(codebook: Tensor, tokens: Tensor, backend: Backend = "auto") -> Tenso
 
 
 class _Lookup(torch.autograd.Function):
-    """Not an operator: a compiler sees a plain lookup, which it fuses with what follows, and the sums are an operator of their own."""
+    """A plain lookup, whose backward calls `token_sums`. No custom operator, so that a compiler can fuse the lookup."""
 
     @staticmethod
     def forward(codebook: Tensor, tokens: Tensor) -> Tensor:

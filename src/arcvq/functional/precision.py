@@ -1,4 +1,4 @@
-"""Full float32 whatever the surroundings: autocast and the matmul-precision switch must not change a token."""
+"""Full float32 in every context: autocast and the matmul-precision switch must not change a token."""
 
 from __future__ import annotations
 
@@ -11,40 +11,41 @@ from torch import Tensor
 
 
 def compute_dtype(tensor: Tensor) -> torch.dtype:
-    """float64 stays float64 (proofs and gradient checks); everything else is computed in float32."""
+    """The dtype to compute in: float64 for float64 (tests and gradient checks), else float32."""
     return torch.float64 if tensor.dtype == torch.float64 else torch.float32
 
 
 def _constant_when_traced(function: Callable[[], bool]) -> Callable[[], bool]:
-    """What torch.compiler.assume_constant_result does, without importing torch._dynamo, which takes longer than torch itself."""
+    """torch.compiler.assume_constant_result without its import of torch._dynamo, which takes longer than torch's own."""
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
 
 
 @_constant_when_traced
 def is_exporting() -> bool:
-    """Whether torch.export is tracing. Asked at trace time: torch 2.11's compiler would take the plain question for a yes."""
+    """Whether torch.export is tracing. Evaluated at trace time: torch 2.11's compiler makes torch's own function True."""
     return torch.compiler.is_exporting()
 
 
 @_constant_when_traced
 def products_are_float32() -> bool:
-    """Whether float32 products on a GPU are float32. Asked at trace time: where the switch is turned, torch compiles anew."""
+    """Whether float32 products on a GPU are full float32. Evaluated at trace time: torch recompiles when the switch changes."""
     return torch.backends.cuda.matmul.fp32_precision in ("none", "ieee")
 
 
 def without_autocast(tensor: Tensor) -> AbstractContextManager[None]:
+    """A context without autocast on this tensor's device."""
     kind = tensor.device.type
     if not torch.compiler.is_compiling() and not torch.is_autocast_enabled(kind):
-        return nullcontext()  # a switch that is off costs more to switch off than a small kernel takes
+        return nullcontext()  # entering torch.autocast takes longer than a small kernel
     return torch.autocast(device_type=kind, enabled=False)
 
 
 @contextmanager
 def ieee_matmul(tensor: Tensor) -> Iterator[None]:
-    """Inside, float32 products are float32: no TF32 on a GPU, no bfloat16 on a CPU that offers it, no autocast.
+    """A context of full float32 products: no TF32 on a GPU, no bfloat16 on a CPU, no autocast.
 
-    Autocast is switched off here as well as around the losses, because a backward pass may be run under it.
+    The losses switch autocast off, too, but their backward pass may run under it.
     """
     switches: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)  # type: ignore[attr-defined]
     before = [switch.fp32_precision for switch in switches]
@@ -59,9 +60,9 @@ def ieee_matmul(tensor: Tensor) -> Iterator[None]:
 
 
 @contextmanager
-def convolutions_in(precision: str) -> Iterator[None]:
-    """Inside, float32 convolutions on a GPU are float32 (`ieee`) or TensorFloat-32 (`tf32`), whatever the switch says."""
-    if torch.compiler.is_compiling():  # a traced graph has its precision settled when it is compiled
+def convolution_precision(precision: str) -> Iterator[None]:
+    """A context in which float32 convolutions on a GPU run in float32 (`ieee`) or TensorFloat-32 (`tf32`)."""
+    if torch.compiler.is_compiling():  # a traced graph has the precision that held when it was compiled
         yield
         return
     # Only the convolutions' own setting: torch refuses to read its older allow_tf32 switch once the settings differ.
@@ -75,22 +76,23 @@ def convolutions_in(precision: str) -> Iterator[None]:
 
 
 def ieee_convolutions() -> AbstractContextManager[None]:
-    """Inside, convolutions are float32: TensorFloat-32, torch's default on NVIDIA GPUs, would move tokens and metrics."""
-    return convolutions_in("ieee")
+    """A context of full float32 convolutions: TensorFloat-32, torch's default on NVIDIA GPUs, would change tokens and metrics."""
+    return convolution_precision("ieee")
 
 
 @torch.library.custom_op("arcvq::matmul", mutates_args=())
 def _matmul(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b in full float32."""
     with ieee_matmul(a):
         return a @ b
 
 
 @_matmul.register_fake
-def _(a: Tensor, b: Tensor) -> Tensor:
+def _fake_matmul(a: Tensor, b: Tensor) -> Tensor:
     return a.new_empty(a.shape[0], b.shape[1])
 
 
-def _matmul_setup(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
+def _matmul_setup_context(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
     ctx.save_for_backward(*inputs)
 
 
@@ -101,16 +103,16 @@ def _matmul_backward(ctx, grad: Tensor) -> tuple[Tensor | None, Tensor | None]: 
     return grad_a, grad_b
 
 
-_matmul.register_autograd(_matmul_backward, setup_context=_matmul_setup)
+_matmul.register_autograd(_matmul_backward, setup_context=_matmul_setup_context)
 
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:
-    """(n, d) @ (d, m) in full precision. An exported program gets the plain operator, so that it needs no arcvq to run."""
+    """a @ b of matrices in full float32. An exported program gets torch's own operator, so that it runs without arcvq."""
     return a @ b if is_exporting() else _matmul(a, b)
 
 
 @contextmanager
 def full_precision(device: torch.device) -> Iterator[None]:
-    """For measurements: no autocast and no TensorFloat-32, which would show in the fourth digit of a feature."""
+    """A context for measurements: no autocast, and no TensorFloat-32, which would change the fourth digit of a feature."""
     with ieee_convolutions(), torch.autocast(device.type, enabled=False):
         yield

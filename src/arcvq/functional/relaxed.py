@@ -1,4 +1,4 @@
-"""Stochastic quantization: each token draws its code, and training differentiates a softened draw (Jang et al., ICLR 2017)."""
+"""Random draws of codes and their differentiable relaxation, the Gumbel softmax (Jang et al., ICLR 2017)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from arcvq.functional.precision import compute_dtype, matmul, without_autocast
 
 
 def distance_logits(latents: Tensor, codebook: Tensor) -> Tensor:
-    """−‖z − e‖² of latents (N, D) and codebook (K, D): (N, K), in float32, never above zero."""
+    """Minus the squared distances −‖z − e‖² of latents (N, D) and codes (K, D): (N, K), in float32, never positive."""
     with without_autocast(latents):
         dtype = compute_dtype(latents)
         z, e = latents.to(dtype), codebook.to(dtype)
@@ -20,15 +20,15 @@ def distance_logits(latents: Tensor, codebook: Tensor) -> Tensor:
 
 
 def gumbel(like: Tensor) -> Tensor:
-    """Noise under which argmax(logits + noise) is a draw from softmax(logits)."""
+    """Gumbel noise of this shape: argmax(logits + noise) is a draw from softmax(logits)."""
     return -torch.empty_like(like).exponential_().clamp(min=torch.finfo(like.dtype).tiny).log()
 
 
 def relaxed_one_hot(logits: Tensor, temperature: Tensor | float, noise: Tensor) -> Tensor:
-    """softmax((logits + noise) / τ) over codes: a one-hot draw as τ → 0."""
+    """The relaxed draw softmax((logits + noise) / temperature) over codes; one-hot as the temperature goes to 0."""
     return torch.softmax((logits + noise) / temperature, dim=-1)
 
 
 def divergence_from_uniform(log_p: Tensor) -> Tensor:
-    """KL(p ‖ uniform) = Σ p (log p + log K) for each row: 0 when uniform, log K when one-hot."""
+    """KL(p ‖ uniform) of each row, Σ p (log p + log K): 0 when uniform, log K when one-hot."""
     return (log_p.exp() * log_p).sum(dim=-1) + math.log(log_p.shape[-1])

@@ -1,4 +1,4 @@
-"""Everything that changes with training: M(t), γ(t) and their kin, as functions of a tensor t with no host read."""
+"""Schedules such as M(t) and γ(t), as functions of a tensor t without a host read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TimeUnit = Literal["steps", "fraction"]
 
 def exponential(t: Tensor, start: float, rate: float) -> Tensor:
     """start · exp(rate · t): the paper's M(t) with rate α (Eq. 5), its γ(t) with rate −λ."""
-    return (start * torch.exp(rate * t)).clamp(max=torch.finfo(t.dtype).max)  # a run may be long: never infinite
+    return (start * torch.exp(rate * t)).clamp(max=torch.finfo(t.dtype).max)  # finite in a long run, too
 
 
 def constant(t: Tensor, value: float) -> Tensor:
@@ -25,32 +25,33 @@ def constant(t: Tensor, value: float) -> Tensor:
 
 
 def linear(t: Tensor, start: float, end: float, duration: float) -> Tensor:
-    """From start to end over the duration, then level."""
+    """A line from start to end over the duration, then constant."""
     return start + (end - start) * _progress(t, duration)
 
 
 def cosine(t: Tensor, start: float, end: float, duration: float) -> Tensor:
-    """From start to end along half a cosine (slow, fast, slow), then level: a warm-up or a decay, as the ends say."""
+    """Half a cosine from start to end over the duration, then constant."""
     return start + (end - start) * 0.5 * (1 - torch.cos(math.pi * _progress(t, duration)))
 
 
 def oscillating(t: Tensor, start: float, end: float, period: float) -> Tensor:
-    """start at t = 0, end half a period later, and so on for ever."""
+    """A cosine that is `start` at t = 0, `end` half a period later, and so on."""
     return start + (end - start) * 0.5 * (1 - torch.cos(2 * math.pi * t / period))
 
 
-def adaptive(level: Tensor, peak: float, target: float) -> Tensor:
-    """peak while the measured level is near zero, falling in a line to nothing when it reaches the target."""
-    return peak * (1 - level / target).clamp(0, 1)
+def adaptive(measured: Tensor, peak: float, target: float) -> Tensor:
+    """`peak` where the measured value is 0, falling in a line to 0 where it reaches the target."""
+    return peak * (1 - measured / target).clamp(0, 1)
 
 
 def _progress(t: Tensor, duration: float) -> Tensor:
+    """The part of the duration that has passed, from 0 to 1."""
     return (t / duration).clamp(0, 1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """One curve over training time. `rate` serves `exponential`; `end` and `duration` serve the others."""
+    """A value over training time. `rate` belongs to `exponential`; `end` and `duration` belong to the others."""
 
     kind: Kind = "constant"
     start: float = 1.0
@@ -63,7 +64,7 @@ class Schedule:
         """The value after `step` optimizer steps, as a float32 tensor on the step's device."""
         t = step.to(torch.float32)
         if self.time == "fraction":
-            t = t / _planned(total_steps, "time: fraction")
+            t = t / _require_total_steps(total_steps, "time: fraction")
         if self.kind == "exponential":
             return exponential(t, self.start, self.rate)
         if self.kind == "constant":
@@ -73,13 +74,13 @@ class Schedule:
             duration = (
                 1.0
                 if self.time == "fraction"
-                else float(_planned(total_steps, f"a {self.kind} schedule without a duration"))
+                else float(_require_total_steps(total_steps, f"a {self.kind} schedule without a duration"))
             )
         curve = {"linear": linear, "cosine": cosine, "oscillating": oscillating}[self.kind]
         return curve(t, self.start, self.end, duration)
 
     def check(self, total_steps: int | None) -> None:
-        """Fail at construction, not in the thousandth step."""
+        """Raise if the schedule is not valid, so that construction fails and not a later step."""
         for name, value, known in (("kind", self.kind, Kind), ("time", self.time, TimeUnit)):
             if value not in get_args(known):
                 raise ArcvqError(f"unknown schedule {name} {value!r}: expected one of {', '.join(get_args(known))}")
@@ -90,7 +91,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class NamedRun:
-    """The length of a run that the paper reports and the rates it was tuned to."""
+    """The steps of a run that the paper reports, and the rates that were tuned for it."""
 
     steps: int
     growth: float  # α
@@ -106,15 +107,16 @@ NAMED_RUNS = {
 
 
 def rate_to_match(run: str, which: Literal["growth", "decay"], total_steps: int | None) -> float:
-    """The rate that brings a run of `total_steps` to the same final M(T) or γ(T) as the named run's own rate and length did."""
+    """The rate with which M or γ ends after `total_steps` at the value where it ended in the named run of the paper."""
     if run not in NAMED_RUNS:
         raise ArcvqError(f"unknown run {run!r} for a schedule to follow: expected one of {', '.join(NAMED_RUNS)}")
     named = NAMED_RUNS[run]
     rate: float = getattr(named, which)
-    return rate * named.steps / _planned(total_steps, f"match_run: {run}")
+    return rate * named.steps / _require_total_steps(total_steps, f"match_run: {run}")
 
 
-def _planned(total_steps: int | None, what: str) -> int:
+def _require_total_steps(total_steps: int | None, what: str) -> int:
+    """total_steps; an error that names what needs them if they are not known."""
     if total_steps is None or total_steps < 1:
         raise ArcvqError(f"{what} needs the planned number of optimizer steps: give total_steps")
     return total_steps

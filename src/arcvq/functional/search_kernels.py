@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from arcvq.functional.launches import PROGRAMS, cdiv, launch, parts_of
+from arcvq.functional.launches import PROGRAMS, cdiv, launch, split_into_parts
 from arcvq.functional.row_kernels import LENGTH, Rows, leftmost, load_rows, lower_halves, row_scores, split_rows
 from arcvq.functional.tilings import Tiling, tiling_for
 
@@ -218,7 +218,7 @@ def search(
     tiling = tiling or tiling_for("search", key_count, q.depth)
     if splits is None:
         splits = PROGRAMS // cdiv(count, tiling.rows)
-    splits, split_size = parts_of(key_count, tiling.columns, splits, least=32)
+    splits, split_size = split_into_parts(key_count, tiling.columns, splits, min_blocks=32)
     bias_or_not = keys if bias is None else bias
     scores, doubts = (torch.empty(splits, count, dtype=torch.float32, device=queries.device) for _ in range(2))
     parts = torch.empty(splits, count, dtype=torch.int32, device=queries.device)

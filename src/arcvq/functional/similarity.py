@@ -1,4 +1,4 @@
-"""Unit vectors, and the score by which a token prefers one code to another."""
+"""Unit vectors, and the operands of the nearest-code search by cosine or distance."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ from arcvq.errors import ArcvqError
 Metric = Literal["cosine", "euclidean"]
 METRICS: tuple[Metric, ...] = ("cosine", "euclidean")
 
-# Below this norm a row has no direction worth speaking of: it counts as zero.
-NO_DIRECTION = 1e-12
+# A row with a smaller norm counts as zero.
+MIN_NORM = 1e-12
 
 
 def unit(x: Tensor) -> Tensor:
     """x / ‖x‖ for each row (Eq. 8). A zero row stays zero, and its gradient stays finite."""
     norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    return x / torch.where(norm > NO_DIRECTION, norm, torch.ones_like(norm))
+    return x / torch.where(norm > MIN_NORM, norm, torch.ones_like(norm))
 
 
 def check_metric(metric: str) -> None:
+    """Raise unless this is a known metric."""
     if metric not in METRICS:
         raise ArcvqError(f"unknown metric {metric!r}: expected one of {', '.join(METRICS)}")
 
 
 def search_operands(latents: Tensor, codebook: Tensor, metric: Metric) -> tuple[Tensor, Tensor, Tensor | None]:
-    """(a, b, bias) such that argmax_j (a·b_j − bias_j) is the chosen code.
+    """(queries, keys, bias) with which argmax_j (q·k_j − bias_j) is the nearest code.
 
     cosine:    ẑ·ê_j
     euclidean: z·e_j − ½‖e_j‖², which orders codes as −‖z − e_j‖² does, without the cancellation of ‖z‖².

@@ -1,4 +1,4 @@
-"""Stochastic quantization (SQ-VAE, Takida et al., 2022): a latent chooses its code at random, the surer the smaller σ²."""
+"""Stochastic quantization (SQ-VAE, Takida et al., 2022): each token draws its code; the smaller σ², the likelier the nearest."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from arcvq.functional.precision import matmul
 
 
 def code_logits(latents: Tensor, codebook: Tensor, precision: Tensor) -> Tensor:
-    """−Σ_d (z_d − e_d)² / (2σ_d²) up to what is common to a token's codes: (N, D), (K, D) → (N, K).
+    """The logits of each token's codes, −Σ_d (z_d − e_d)² / (2σ_d²) up to a constant per token: (N, D), (K, D) → (N, K).
 
     precision is 1/σ²: one number, (N, 1), or (N, D).
     """
@@ -19,6 +19,6 @@ def code_logits(latents: Tensor, codebook: Tensor, precision: Tensor) -> Tensor:
 
 
 def negative_entropy(logits: Tensor) -> Tensor:
-    """Σ_k p log p of each row: 0 when a token is sure, −log K when it does not care."""
+    """Σ_k p log p of each row's p = softmax(logits): 0 when one-hot, −log K when uniform."""
     log_p = torch.log_softmax(logits, dim=1)
     return (log_p.exp() * log_p).sum(dim=1)

@@ -1,5 +1,5 @@
-"""Sums and counts by code for CUDA, in Triton: without atomics, so the same inputs give the same bits, and in a time that does not
-depend on how the tokens fall. The interpreter (TRITON_INTERPRET=1) runs them on a CPU.
+"""Sums and counts by code for CUDA, in Triton. There are no atomics, so they are deterministic, and their time does not depend on
+which tokens come. The interpreter (TRITON_INTERPRET=1) runs them on a CPU.
 """
 
 from __future__ import annotations
@@ -11,40 +11,40 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from arcvq.functional.launches import cdiv, parts_of, power_of_two
+from arcvq.functional.launches import cdiv, next_power_of_two, split_into_parts
 from arcvq.functional.row_kernels import load_rows
 from arcvq.functional.tilings import SUMS, Tiling, use_one_hot
 
-# Programs, as many as a large GPU runs at once and no more, because each leaves sums to be added up; and
-# tokens to a program at most, because tensor cores cut off what a running sum has no room for.
+# Programs: as many as a large GPU runs at once, and no more, because each writes partial sums that are added up.
 SUM_PROGRAMS = 396
-LONGEST_SUM = 1024
-# How many bfloat16 numbers hold one of these.
-PARTS = {torch.float32: 3, torch.float16: 2, torch.bfloat16: 1}
-# What the sums are multiplied in. The interpreter would take the bits of a bfloat16 for a whole number.
-FACTOR = tl.constexpr(tl.float32 if triton.knobs.runtime.interpret else tl.bfloat16)
+# Tokens per program at most: tensor cores round long running sums.
+MAX_TOKENS_PER_SUM = 1024
+# How many bfloat16 numbers hold all bits of one number of this type.
+BFLOAT16_PARTS = {torch.float32: 3, torch.float16: 2, torch.bfloat16: 1}
+# The type of the products' operands. The interpreter would read the bits of a bfloat16 as an integer.
+OPERAND_TYPE = tl.constexpr(tl.float32 if triton.knobs.runtime.interpret else tl.bfloat16)
 
 
 @triton.jit
-def _leading(x):
-    """The eight leading bits of a float32, which bfloat16 holds whatever its size: half precision has no room for gradients."""
+def _truncate_to_bfloat16(x):
+    """The float32 number cut to bfloat16's eight leading bits. (float16 would not hold the range of gradients.)"""
     return (x.to(tl.int32, bitcast=True) & -65536).to(tl.float32, bitcast=True)
 
 
 @triton.jit
-def _add_chosen(total, x, chosen, PARTS: tl.constexpr):
-    """total (sums, depth) + chosen @ x: of x (rows, depth) the rows that each sum chooses, the small parts first.
+def _add_selected_rows(total, x, selected, PARTS: tl.constexpr):
+    """total (sums, depth) + selected (sums, rows) @ x (rows, depth), `selected` of zeros and ones; the small parts first.
 
     A product with 0 or 1 is exact, and so are the parts: high + middle + low = x.
     """
-    chosen = chosen.to(FACTOR)
-    high = _leading(x)
+    selected = selected.to(OPERAND_TYPE)
+    high = _truncate_to_bfloat16(x)
     if PARTS > 1:
-        middle = _leading(x - high)
+        middle = _truncate_to_bfloat16(x - high)
         if PARTS > 2:
-            total = tl.dot(chosen, (x - high - middle).to(tl.bfloat16).to(FACTOR), total)
-        total = tl.dot(chosen, middle.to(tl.bfloat16).to(FACTOR), total)
-    return tl.dot(chosen, high.to(tl.bfloat16).to(FACTOR), total)
+            total = tl.dot(selected, (x - high - middle).to(tl.bfloat16).to(OPERAND_TYPE), total)
+        total = tl.dot(selected, middle.to(tl.bfloat16).to(OPERAND_TYPE), total)
+    return tl.dot(selected, high.to(tl.bfloat16).to(OPERAND_TYPE), total)
 
 
 @triton.jit(do_not_specialize=["token_count", "code_count", "split_size"])
@@ -61,7 +61,7 @@ def _sums_kernel(
     TOKENS: tl.constexpr,
     PIECE: tl.constexpr,
 ):
-    """For each code of a tile, of one part of the tokens: the sum of their values."""
+    """The sums of a tile of codes over one part of the tokens."""
     codes = tl.program_id(0) * CODES + tl.arange(0, CODES)
     depth = tl.program_id(1) * PIECE + tl.arange(0, PIECE)
     split = tl.program_id(2)
@@ -72,7 +72,7 @@ def _sums_kernel(
         token = tl.load(tokens + rows, mask=rows < last, other=-1).to(tl.int32)
         x = load_rows(values, rows, last, depth, width).to(tl.float32)
         x = tl.where((token >= 0)[:, None], x, 0.0)  # padding may hold anything
-        total = _add_chosen(total, x, codes[:, None] == token[None, :], PARTS)
+        total = _add_selected_rows(total, x, codes[:, None] == token[None, :], PARTS)
     place = (split.to(tl.int64) * code_count + codes)[:, None] * width + depth[None, :]
     tl.store(sums + place, total, mask=(codes < code_count)[:, None] & (depth < width)[None, :])
 
@@ -83,8 +83,8 @@ def _segments_kernel(
     sorted_keys,
     order,
     sums,
-    rest,
-    rest_keys,
+    carry,
+    carry_keys,
     row_count,
     code_count,
     width,
@@ -93,10 +93,10 @@ def _segments_kernel(
     ROWS: tl.constexpr,
     PIECE: tl.constexpr,
 ):
-    """Sums of rows whose keys are in order, block by block. A block adds to `sums` each key that begins in it; what it has of a
-    key that began before goes to its row of `rest`, under that key, and those rows are in order as well.
+    """Sums by key of rows with sorted keys, block by block. A block adds the sum of each key that begins in it to `sums`. Its sum
+    of a key that began in an earlier block goes to its row of `carry`, with the key in `carry_keys`, which are sorted too.
 
-    FIRST: the rows lie out of order, and nothing has been summed.
+    FIRST: the first pass, whose values are read in `order` and whose sums overwrite `sums`.
     """
     block = tl.program_id(0)
     depth = tl.program_id(1) * PIECE + tl.arange(0, PIECE)
@@ -106,28 +106,28 @@ def _segments_kernel(
     key = tl.load(sorted_keys + rows, mask=inside, other=-1).to(tl.int32)
     key = tl.where(key < code_count, key, -1)
     before = tl.load(sorted_keys + rows - 1, mask=inside & (rows > 0), other=-1).to(tl.int32)
-    goes_on = (places == 0) & (rows > 0) & (key == before)  # the first segment, if it began before
+    continues = (places == 0) & (rows > 0) & (key == before)  # the first segment, if it began in an earlier block
     segment = tl.cumsum(((places > 0) & (key != before)).to(tl.int32), axis=0)
     at = rows.to(tl.int64)
     if FIRST:
         at = tl.load(order + rows, mask=inside, other=0)
-    there = (key >= 0)[:, None] & (depth < width)[None, :]
-    x = tl.load(values + at[:, None] * width + depth[None, :], mask=there, other=0.0).to(tl.float32)
-    chosen = places[:, None] == segment[None, :]  # (segments, rows)
+    present = (key >= 0)[:, None] & (depth < width)[None, :]
+    x = tl.load(values + at[:, None] * width + depth[None, :], mask=present, other=0.0).to(tl.float32)
+    selected = places[:, None] == segment[None, :]  # (segments, rows)
     total = tl.zeros((ROWS, PIECE), dtype=tl.float32)
-    total = _add_chosen(total, x, chosen, PARTS)
-    code = tl.max(tl.where(chosen, key[None, :], -1), axis=1)
-    begins = (code >= 0) & ~goes_on
+    total = _add_selected_rows(total, x, selected, PARTS)
+    code = tl.max(tl.where(selected, key[None, :], -1), axis=1)
+    begins = (code >= 0) & ~continues
     place = sums + code[:, None].to(tl.int64) * width + depth[None, :]
     mask = begins[:, None] & (depth < width)[None, :]
     if FIRST:
         tl.store(place, total, mask=mask)
     else:
         tl.store(place, tl.load(place, mask=mask, other=0.0) + total, mask=mask)
-    left_over = tl.sum(tl.where(goes_on[:, None], total, 0.0), axis=0)
-    tl.store(rest + block.to(tl.int64) * width + depth, left_over, mask=depth < width)
+    carried = tl.sum(tl.where(continues[:, None], total, 0.0), axis=0)
+    tl.store(carry + block.to(tl.int64) * width + depth, carried, mask=depth < width)
     if tl.program_id(1) == 0:
-        tl.store(rest_keys + block, tl.max(tl.where(places == 0, key, -1), axis=0))
+        tl.store(carry_keys + block, tl.max(tl.where(places == 0, key, -1), axis=0))
 
 
 def token_sums(
@@ -135,24 +135,24 @@ def token_sums(
     tokens: Tensor,
     code_count: int,
     tiling: Tiling = SUMS,
-    few: int | None = None,
+    one_hot: bool | None = None,
     splits: int | None = None,
 ) -> Tensor:
-    """The sum of the values (N, D) that fell on each code: (K, D) float32. Tokens that are no code's fall on none.
+    """The sum of each code's values: (N, D), tokens (N,) → (K, D) float32. Tokens outside 0 … K−1 are left out.
 
-    A value that is no finite number spoils sums of other codes, too.
+    A non-finite value also makes sums of other codes non-finite.
     """
     if not values.numel():
         return torch.zeros(code_count, values.shape[1], dtype=torch.float32, device=values.device)
     values, tokens = values.contiguous(), tokens.contiguous()
-    if code_count > (use_one_hot(values.shape[1]) if few is None else few):
-        return _sums_in_order(values, tokens, code_count)
+    if not (use_one_hot(code_count, values.shape[1]) if one_hot is None else one_hot):
+        return _sorted_token_sums(values, tokens, code_count)
     (count, width), piece = values.shape, 64
-    codes = min(tiling.rows, max(16, power_of_two(code_count)))
+    codes = min(tiling.rows, max(16, next_power_of_two(code_count)))
     programs = cdiv(code_count, codes), cdiv(width, piece)
     if splits is None:
-        splits = max(SUM_PROGRAMS // math.prod(programs), cdiv(count, LONGEST_SUM))
-    splits, split_size = parts_of(count, tiling.columns, splits, least=4)
+        splits = max(SUM_PROGRAMS // math.prod(programs), cdiv(count, MAX_TOKENS_PER_SUM))
+    splits, split_size = split_into_parts(count, tiling.columns, splits, min_blocks=4)
     parts = torch.empty(splits, code_count, width, dtype=torch.float32, device=values.device)
     _sums_kernel[(*programs, splits)](
         values,
@@ -162,7 +162,7 @@ def token_sums(
         code_count,
         width,
         split_size,
-        PARTS=PARTS[values.dtype],
+        PARTS=BFLOAT16_PARTS[values.dtype],
         CODES=codes,
         TOKENS=tiling.columns,
         PIECE=piece,
@@ -172,56 +172,57 @@ def token_sums(
     return parts[0] if splits == 1 else parts.sum(dim=0)
 
 
-def _sums_in_order(values: Tensor, tokens: Tensor, code_count: int) -> Tensor:
-    """Work that does not grow with the number of codes: the tokens in order, and again what the blocks leave over, until one
-    block takes it all.
+def _sorted_token_sums(values: Tensor, tokens: Tensor, code_count: int) -> Tensor:
+    """`token_sums` over sorted tokens, in a time that does not grow with the number of codes.
+
+    Blocks of rows are summed, then the partial sums of codes that span several blocks, until one block is left.
     """
     count, width = values.shape
     sums = torch.zeros(code_count, width, dtype=torch.float32, device=values.device)
-    # Short keys sort in fewer passes.
+    # 16-bit keys sort in fewer passes.
     keys, order = tokens.to(torch.int16 if code_count < 2**15 else torch.int32).sort(stable=True)
     first, rows, piece = True, 64, 64
     while True:
         blocks = cdiv(count, rows)
-        rest = torch.empty(blocks, width, dtype=torch.float32, device=values.device)
-        rest_keys = torch.empty(blocks, dtype=torch.int32, device=values.device)
+        carry = torch.empty(blocks, width, dtype=torch.float32, device=values.device)
+        carry_keys = torch.empty(blocks, dtype=torch.int32, device=values.device)
         _segments_kernel[(blocks, cdiv(width, piece))](
             values,
             keys,
             order,
             sums,
-            rest,
-            rest_keys,
+            carry,
+            carry_keys,
             count,
             code_count,
             width,
             FIRST=first,
-            PARTS=PARTS[values.dtype],
+            PARTS=BFLOAT16_PARTS[values.dtype],
             ROWS=rows,
             PIECE=piece,
         )
         if blocks == 1:
             return sums
-        values, keys, count, first = rest, rest_keys, blocks, False
+        values, keys, count, first = carry, carry_keys, blocks, False
 
 
 @triton.jit(do_not_specialize=["token_count", "code_count"])
 def _counts_kernel(tokens, counts, token_count, code_count, TOKENS: tl.constexpr, BINS: tl.constexpr):
-    """How many tokens of one block fell on each code."""
+    """How many tokens of one block each code has."""
     block = tl.program_id(0)
     rows = block * TOKENS + tl.arange(0, TOKENS)
     token = tl.load(tokens + rows, mask=rows < token_count, other=-1).to(tl.int32)
-    found = tl.histogram(tl.maximum(token, 0), BINS, mask=(token >= 0) & (token < code_count))
+    histogram = tl.histogram(tl.maximum(token, 0), BINS, mask=(token >= 0) & (token < code_count))
     codes = tl.arange(0, BINS)
-    tl.store(counts + block.to(tl.int64) * code_count + codes, found, mask=codes < code_count)
+    tl.store(counts + block.to(tl.int64) * code_count + codes, histogram, mask=codes < code_count)
 
 
 def token_counts(tokens: Tensor, code_count: int) -> Tensor:
-    """How many tokens (N,) fell on each code: (K,) int64, for few codes. Tokens that are no code's fall on none."""
+    """How many tokens (N,) each code has: (K,) int64, K ≤ MAX_HISTOGRAM_CODES. Tokens outside 0 … K−1 are not counted."""
     block = 512
     blocks = cdiv(tokens.numel(), block)
     counts = torch.empty(blocks, code_count, dtype=torch.int32, device=tokens.device)
     if blocks:
-        bins = max(32, power_of_two(code_count))
+        bins = max(32, next_power_of_two(code_count))
         _counts_kernel[(blocks,)](tokens.contiguous(), counts, tokens.numel(), code_count, TOKENS=block, BINS=bins)
     return counts.sum(dim=0)

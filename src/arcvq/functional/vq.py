@@ -1,4 +1,4 @@
-"""The two ingredients every vector quantizer shares: the straight-through gradient and the VQ loss."""
+"""The straight-through gradient and the VQ loss."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from arcvq.functional.precision import compute_dtype, without_autocast
 
 
 def straight_through(codes: Tensor, latents: Tensor) -> Tensor:
-    """Forward: the codes, to the bit. Backward: the gradient goes to the latents as if nothing had happened.
+    """Forward: the codes, to the bit. Backward: the latents get the gradient unchanged, the codes none.
 
-    The usual z + sg(q − z) rounds, and its value is not a code.
+    The value of the usual z + sg(q − z) is rounded, and so not a code.
     """
     return _StraightThrough.apply(codes.detach(), latents)
 
@@ -43,7 +43,7 @@ def vq_loss(
     legacy: bool = False,
     valid: Tensor | None = None,
 ) -> dict[str, Tensor]:
-    """The codebook and commitment terms of Eq. 3 for latents (N, D) and their chosen codes (N, D), each a mean over elements.
+    """The codebook and commitment terms of Eq. 3 for latents (N, D) and their codes (N, D), each a mean over elements.
 
     codebook:   codebook_weight   · mean (e − sg z)²     moves the codes to the latents
     commitment: commitment_weight · mean (sg e − z)²     keeps the latents near their codes
@@ -64,6 +64,7 @@ def vq_loss(
 
 
 def _mean_square(a: Tensor, b: Tensor, valid: Tensor | None) -> Tensor:
+    """mean (a − b)² over the valid rows; 0 without any."""
     if valid is None and a.shape[0]:
         return F.mse_loss(a, b)
     rows = (a - b).square().mean(dim=-1)  # (N,)

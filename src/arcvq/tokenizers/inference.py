@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from arcvq.errors import ArcvqError
-from arcvq.functional.precision import convolutions_in, ieee_matmul
+from arcvq.functional.precision import convolution_precision, ieee_matmul
 
 Precision = Literal["fp32", "tf32", "fp16", "bf16"]
 PRECISIONS: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16")
@@ -47,7 +47,7 @@ def trunk_precision(precision: Precision, device: torch.device) -> Iterator[None
     """For the encoder and the decoder, each by itself: the quantizer between them stays in float32. An autocast around the call
     does not count: the precision is the one asked for."""
     halved = torch.autocast(device.type, HALVES.get(precision), enabled=precision in HALVES)
-    with convolutions_in("tf32" if precision == "tf32" else "ieee"), halved:
+    with convolution_precision("tf32" if precision == "tf32" else "ieee"), halved:
         yield
 
 
