@@ -139,6 +139,12 @@ def test_each_network_may_have_a_rate_of_its_own(tmp_path: Path) -> None:
     assert 0.05 in logged(tmp_path, "generator_learning_rate") + logged(tmp_path, "learning_rate")
 
 
+def test_settings_of_an_unknown_network_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ArcvqError, match=r"critic.*generator, discriminator"):
+        make_trainer("pair", tmp_path / "run", {"networks": {"critic": {"learning_rate": 0.001}}})
+    assert not (tmp_path / "run").exists()
+
+
 def test_best_weights_are_kept_by_the_metric_of_the_task(tmp_path: Path) -> None:
     make_trainer("pair", tmp_path, {"select": "test-best", "learning_rate": 3.0, "evaluations": 6}).run()
     best = min(logged(tmp_path, "distance"))

@@ -49,8 +49,8 @@ class PointConv2d(nn.Conv2d):
 
 
 def _use_matmul(x: Tensor) -> bool:
-    """Compiled for a GPU, that is: otherwise cutting an image into windows takes several walks over it. Not where products are
-    switched to TensorFloat-32: a convolution's precision is its own switch's to say."""
+    """True when compiled for a GPU; uncompiled, cutting an image into windows takes several passes over it. False where products are
+    TensorFloat-32: convolutions have a switch of their own for that."""
     return x.is_cuda and torch.compiler.is_compiling() and not is_exporting() and products_are_float32()
 
 

@@ -15,7 +15,7 @@ QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 def save_codebook(folder: Path, step: int, quantizer: Quantizer, counts: Tensor | None) -> None:
-    """step-*.safetensors: the codes, and how many tokens fell on each; nothing where there are no codes."""
+    """Write step-*.safetensors: the codes and how many tokens chose each. Writes nothing for a quantizer without codes."""
     if quantizer.codebook is not None and counts is not None:
         tensors = {"codebook": quantizer.codebook.float(), "counts": counts.to(torch.int64)}
         write_tensors(folder / f"step-{step:08d}.safetensors", tensors)
@@ -23,7 +23,7 @@ def save_codebook(folder: Path, step: int, quantizer: Quantizer, counts: Tensor 
 
 @torch.no_grad()
 def codebook_state(quantizer: Quantizer) -> dict[str, Any]:
-    """Quantiles of the codes' norms, the radius of the ball, the share of codes on its surface."""
+    """Numbers for an evaluation line: quantiles of the codes' norms, the ball's radius, the share of codes on its surface."""
     if quantizer.codebook is None:
         return {}
     norms = torch.linalg.vector_norm(quantizer.codebook.float(), dim=1)

@@ -1,4 +1,4 @@
-"""A tokenizer as the metrics call it."""
+"""The function that metrics call to reconstruct images with a tokenizer."""
 
 from __future__ import annotations
 
@@ -30,5 +30,5 @@ class Reconstructor:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The rate: nats per image."""
+        """{"rate": nats per image} for continuous latents; empty for tokens."""
         return {"rate": self.nats / self.images} if self.images else {}

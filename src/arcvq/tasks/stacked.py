@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from arcvq.data import to_unit
 from arcvq.data.source import Batch
 from arcvq.errors import ArcvqError
-from arcvq.tasks.task import StepOutput, sum_of_terms
-from arcvq.tasks.tokenizer import TokenizerTask, _layout
+from arcvq.tasks.task import StepOutput, memory_format, sum_of_terms
+from arcvq.tasks.tokenizer import TokenizerTask
 from arcvq.tokenizers import StackedTokenizer
 
 
@@ -51,7 +51,7 @@ class StackedTask(TokenizerTask):
     def loss(
         self, name: str, network: nn.Module, batch: Batch, shared: Mapping[str, Any], phase: Hashable
     ) -> StepOutput:
-        images = to_unit(batch["image"], _layout(batch["image"]))
+        images = to_unit(batch["image"], memory_format(batch["image"].device))
         output = network(images, level=phase)
         # Above the lowest level, the reconstruction of the pixels has no gradient and its loss is only logged.
         terms = {"reconstruction": self.objective(output.reconstruction, images), **output.quantized.losses}

@@ -30,6 +30,11 @@ def sum_of_terms(terms: Mapping[str, Tensor], **output: Any) -> StepOutput:
     return StepOutput(loss, {name: term.detach() for name, term in terms.items()}, **output)
 
 
+def memory_format(device: torch.device) -> torch.memory_format:
+    """Channels last on a GPU, where convolutions need it."""
+    return torch.channels_last if device.type == "cuda" else torch.preserve_format
+
+
 class Task:
     """What is trained. Subclasses override `loss`, and of the rest what they need.
 
@@ -59,13 +64,13 @@ class Task:
         return dict.fromkeys(self.networks, ())
 
     def begin_phase(self, phase: Hashable) -> None:
-        """Host work when the phase changes: freeze a codebook, say."""
+        """Called on the host when the phase changes, e.g. to freeze a codebook."""
 
     def prepare(self, source: Source) -> None:
-        """Once, before the first step: k-means on the latents, say."""
+        """Called once, before the first step of a new training, e.g. for k-means on the latents."""
 
     def init_from(self, source: str) -> None:
-        """Instead of `prepare`: take the weights of an earlier training."""
+        """Called instead of `prepare`: load the weights of an earlier training."""
         raise ArcvqError(f"training.init_from: {type(self).__name__} cannot start from other weights")
 
     def loss(
@@ -83,10 +88,10 @@ class Task:
         return {}
 
     def save(self, folder: Path, notes: dict[str, Any]) -> None:
-        """Write what is kept of the training into `folder`; the loop has no idea how it is read."""
+        """Write the model into `folder`, in whatever form the task loads it again."""
 
     def facts(self, source: Source) -> dict[str, str]:
-        """What a dry run says of it."""
+        """Lines that a dry run prints: label → text."""
         return {}
 
     @property

@@ -10,17 +10,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from arcvq.data import ImageSource, to_unit
+from arcvq.data import Images, ImageSource, to_unit
 from arcvq.data.source import Batch, Source
 from arcvq.errors import ArcvqError
 from arcvq.quantizers import Quantizer
 from arcvq.tasks.codebook import codebook_state, save_codebook
-from arcvq.tasks.parameters import belongs, check_prefixes
+from arcvq.tasks.parameters import check_prefixes, matches_prefix
 from arcvq.tasks.reconstructor import Reconstructor
-from arcvq.tasks.task import StepOutput, Task, sum_of_terms
+from arcvq.tasks.task import StepOutput, Task, memory_format, sum_of_terms
 from arcvq.tokenizers import Tokenizer
 
-# Latents of so many images start a codebook that begins on them.
+# How many images give the latents that a codebook is initialized from.
 INIT_IMAGES = 2048
 EVALUATED = ("l1", "mse", "psnr", "usage", "perplexity")
 
@@ -64,14 +64,14 @@ class TokenizerTask(Task):
         return {"tokenizer": self.stages[phase][1] if self.stages else ()}
 
     def begin_phase(self, phase: Hashable) -> None:
-        """A codebook that the phase does not train is frozen, to restarts, bounds and running means too."""
+        """Freeze the codebooks that this phase does not train: no gradient, restart, bound or running mean changes them."""
         prefixes = self.trained(phase)["tokenizer"]
         for name, quantizer in named_quantizers(self.tokenizer):
             learns = quantizer.codebook is not None and quantizer.codebook.requires_grad
-            quantizer.frozen = not (learns or belongs(f"{name}.codebook", prefixes))
+            quantizer.frozen = not (learns or matches_prefix(f"{name}.codebook", prefixes))
 
     def prepare(self, source: Source) -> None:
-        """Codes that begin on latents begin on those of the untrained encoder."""
+        """Initialize a codebook that starts from latents on those of the untrained encoder."""
         quantizer = self.tokenizer.quantizer
         if not quantizer.inits_from_latents:
             return
@@ -103,7 +103,7 @@ class TokenizerTask(Task):
     def loss(
         self, name: str, network: nn.Module, batch: Batch, shared: Mapping[str, Any], phase: Hashable
     ) -> StepOutput:
-        images = to_unit(batch["image"], _layout(batch["image"]))  # (b, C, H, W) in [-1, 1]
+        images = to_unit(batch["image"], memory_format(batch["image"].device))  # (b, C, H, W) in [-1, 1]
         reconstruction, quantized = network(images)
         terms = {"reconstruction": self.objective(reconstruction, images), **quantized.losses}
         quantized = quantized.detach()
@@ -154,26 +154,24 @@ class TokenizerTask(Task):
         return f"{type(blocking[0]).__name__} reads the host in its steps" if blocking else None
 
     def _check_stages(self, tokenizer: Tokenizer) -> None:
+        """Fail if a stage names no parameter, or only parameters without a gradient."""
         parameters = [name for name, _ in tokenizer.named_parameters()]
         # A codebook may learn without a gradient, and then it is no parameter.
         codebooks = [f"{name}.codebook" for name, each in named_quantizers(tokenizer) if each.codebook is not None]
         for i, (_, prefixes) in enumerate(self.stages):
             where = f"training.stages[{i}].train"
             check_prefixes([*parameters, *codebooks], prefixes, where)
-            if not any(belongs(name, prefixes) for name in parameters):
+            if not any(matches_prefix(name, prefixes) for name in parameters):
                 raise ArcvqError(f"{where}: nothing in {', '.join(prefixes)} learns by gradient")
 
 
 def named_quantizers(tokenizer: nn.Module) -> list[tuple[str, Quantizer]]:
+    """Every quantizer in a module, with its dotted name."""
     return [(name, module) for name, module in tokenizer.named_modules() if isinstance(module, Quantizer)]
 
 
-def images_of(source: Source) -> Any:
+def images_of(source: Source) -> Images:
+    """The images of an image source; an error for any other source."""
     if not isinstance(source, ImageSource):
         raise ArcvqError(f"{source.name}: a tokenizer is trained on images, and this source holds something else")
     return source.images
-
-
-def _layout(images: Tensor) -> torch.memory_format:
-    """A GPU's convolutions want the channels last in memory."""
-    return torch.channels_last if images.is_cuda else torch.preserve_format

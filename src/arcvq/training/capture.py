@@ -25,7 +25,7 @@ Result = TypeVar("Result")
 
 
 def can_capture(training: TrainingConfig, accelerator: Accelerator, source: Source, task: Task) -> bool:
-    """Whether a training's step is captured; `always` where that cannot be is an error that says why."""
+    """Whether this training's steps are captured. Fails if they cannot be and `training.capture` is always."""
     if training.capture == "never":
         return False
     blocker = capture_blocker(training, accelerator.device, accelerator.num_processes, source, task)
@@ -37,7 +37,7 @@ def can_capture(training: TrainingConfig, accelerator: Accelerator, source: Sour
 def capture_blocker(
     training: TrainingConfig, device: torch.device, processes: int, source: Source, task: Task
 ) -> str | None:
-    """What keeps a step from being captured, or None."""
+    """Why a step cannot be captured, or None."""
     if device.type != "cuda":
         return f"a CUDA graph needs a CUDA device and this training runs on {device.type}"
     if processes > 1:
@@ -61,9 +61,8 @@ class Recording(Generic[Result]):
 class Captured(Generic[Result]):
     """`step(batch, *constants)` as CUDA graphs: one for each shape of the batch and value of the constants, in one pool of memory.
 
-    The step works on the device alone and reads nothing on the host; it changes no tensors but those of `modules` and
-    `optimizers`, in place, and leaves no gradients behind. These must be as they will stay (moved, loaded, prepared) before the
-    first call: a graph knows tensors by address. The tensors of a result are the graph's own: read them before the next call.
+    The step reads nothing on the host, changes only the tensors of `modules` and `optimizers`, in place, and keeps no gradients.
+    Move, load and prepare these before the first call: a graph knows tensors by address. The next call overwrites the result.
     """
 
     def __init__(
@@ -87,6 +86,7 @@ class Captured(Generic[Result]):
         return recording.result
 
     def record(self, batch: Batch, constants: tuple[Hashable, ...]) -> Recording[Result]:
+        """Capture the step for this batch shape. Changes no state."""
         batch = {name: tensor.clone() for name, tensor in batch.items()}
         self.warm_up(batch, constants)
         graph = torch.cuda.CUDAGraph()
@@ -95,7 +95,7 @@ class Captured(Generic[Result]):
             with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
                 result = self.step(batch, *constants)
         except RuntimeError as error:
-            reason = str(_first(error)).splitlines()[0]
+            reason = str(_root_cause(error)).splitlines()[0]
             raise ArcvqError(
                 f"the step cannot be captured as a CUDA graph ({reason}): set training.capture to never"
             ) from error
@@ -113,7 +113,7 @@ class Captured(Generic[Result]):
 
 
 class Snapshot:
-    """What a step changes, to be restored: parameters, buffers, optimizer state, random numbers."""
+    """A copy of all that a step changes: parameters, buffers, optimizer state, random numbers."""
 
     def __init__(self, modules: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> None:
         self.modules, self.optimizers = modules, optimizers
@@ -122,7 +122,7 @@ class Snapshot:
 
     @torch.no_grad()
     def restore(self) -> None:
-        """In place. Optimizer state that did not exist before is set to zero, as an optimizer creates it."""
+        """Copy everything back, in place. Optimizer state that did not exist yet is set to zero, as an optimizer creates it."""
         kept = {id(tensor) for tensor, _ in self.values}
         for tensor, value in self.values:
             tensor.copy_(value)
@@ -141,7 +141,7 @@ def _tensors(modules: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> I
             yield from (value for value in entries.values() if isinstance(value, Tensor))
 
 
-def _first(error: BaseException) -> BaseException:
-    """The error behind the errors: a failed recording also fails to end."""
+def _root_cause(error: BaseException) -> BaseException:
+    """The first error of a chain: a capture that failed also fails to end."""
     behind: Any = error.__cause__ or error.__context__
-    return error if behind is None else _first(behind)
+    return error if behind is None else _root_cause(behind)

@@ -22,7 +22,7 @@ KEPT = 2
 
 @dataclass
 class Position:
-    """Where training stands. Batches are a function of seed and number, so these numbers are all of it."""
+    """How far training is. Batches are a function of seed and number, so nothing else is needed to find the next one."""
 
     step: int = 0  # optimizer steps done, over all stages
     seconds: float = 0.0  # of training so far
@@ -63,7 +63,7 @@ def save_checkpoint(
 
 
 def checkpoints(root: Path) -> list[Path]:
-    """Oldest first. A folder still being written has another name and is not among them."""
+    """The checkpoint folders, oldest first. One still being written has another name and is not among them."""
     return sorted(root.glob("step-*"))
 
 
@@ -96,12 +96,13 @@ def check_checkpoint(path: Path, names: Iterable[str]) -> Position:
 
 
 def find_checkpoint(root: Path) -> tuple[Path | None, Position | None]:
-    """The newest checkpoint and where it stands."""
+    """The newest checkpoint and its position; (None, None) if there is none."""
     found = checkpoints(root)
     return (found[-1], read_position(found[-1])) if found else (None, None)
 
 
 def read_position(path: Path) -> Position:
+    """The position in a checkpoint's state.json."""
     state = read_json(path / "state.json", "a checkpoint")
     try:
         position = parse(Position, state.get("position"), "position")
@@ -140,6 +141,7 @@ def load_checkpoint(
 
 
 def random_state() -> dict[str, Tensor]:
+    """The states of torch's generators, on the CPU and the current GPU."""
     states = {"cpu": torch.get_rng_state()}
     if torch.cuda.is_available():
         states["cuda"] = torch.cuda.get_rng_state()
@@ -153,7 +155,7 @@ def restore_random_state(states: dict[str, Tensor]) -> None:
 
 
 def _split_optimizer(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """state_dict → tensors by dotted name, and the rest as JSON."""
+    """An optimizer's state as tensors by dotted name, and the rest as plain values for JSON."""
     state = optimizer.state_dict()
     tensors, plain = {}, {}
     for index, entries in state["state"].items():
@@ -170,11 +172,11 @@ def _split_optimizer(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str,
 
 
 def _join_optimizer(optimizer: Optimizer, tensors: dict[str, Tensor], plain: dict[str, Any]) -> None:
+    """Load what `_split_optimizer` returned. Learning rate and `capturable` stay as this run has them."""
     state: dict[int, dict[str, Any]] = {}
     for key, value in [*tensors.items(), *plain["state"].items()]:
         index, name = key.split(".", 1)
         state.setdefault(int(index), {})[name] = value
-    # Whether a step is captured is decided by this run, not by the checkpoint.
     own = [{name: v for name, v in group.items() if name in ("lr", "capturable")} for group in optimizer.param_groups]
     optimizer.load_state_dict({"state": state, "param_groups": plain["param_groups"]})
     for group, kept in zip(optimizer.param_groups, own):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -125,10 +126,17 @@ class TrainingConfig:
         return stages
 
     def stage_steps(self, batches_per_epoch: int) -> list[int]:
+        """How many optimizer steps each stage takes."""
         return [stage.steps or (stage.epochs or 0) * batches_per_epoch for stage in self.plan()]
 
+    def check_networks(self, names: Collection[str]) -> None:
+        """Fail if `networks` has settings of a network that is not trained."""
+        for name in self.networks:
+            if name not in names:
+                raise ArcvqError(f"training.networks.{name}: no such network; this task trains {', '.join(names)}")
+
     def optimizer(self, network: str) -> OptimizerSettings:
-        """Of one network: its own settings, and those of all networks where it has none."""
+        """The optimizer settings of one network: its own, and the general ones for what it leaves out."""
         own = self.networks.get(network, NetworkConfig())
         return OptimizerSettings(
             self.learning_rate if own.learning_rate is None else own.learning_rate,

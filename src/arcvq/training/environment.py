@@ -1,4 +1,4 @@
-"""On what a number was made: device, versions, date."""
+"""The device, library versions and date that a result records."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ import torch
 
 
 def today() -> str:
+    """The date in UTC, as ISO text."""
     return datetime.datetime.now(datetime.UTC).date().isoformat()
 
 
 def device_name(device: torch.device) -> str:
+    """E.g. `NVIDIA H200`, or `x86_64 CPU, 2 threads`."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     threads = torch.get_num_threads()

@@ -12,7 +12,7 @@ from typing import Any
 
 @contextmanager
 def stop_signals() -> Iterator[list[int]]:
-    """A list that receives the numbers of INT, TERM and HUP signals. Another one a second later interrupts at once.
+    """Collect INT, TERM and HUP signals in a list instead of stopping. One more signal a second later interrupts at once.
 
     Not sooner: a launcher of several processes passes the same Ctrl-C on to each of them once more.
     """
@@ -31,7 +31,7 @@ def stop_signals() -> Iterator[list[int]]:
         received.append(number)
 
     numbers = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup's way to keep a training alive
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup ignores it
         numbers.append(signal.SIGHUP)
     before = {number: signal.signal(number, note) for number in numbers}
     try:

@@ -15,6 +15,7 @@ from arcvq.training.config import TrainingConfig
 
 
 def make_accelerator(training: TrainingConfig) -> Accelerator:
+    """The Accelerator for this precision and device."""
     # A second training in one process may want another precision or, where there is but one process, another device.
     AcceleratorState._reset_state(reset_partial_state=distributed.world_size() == 1)
     precision = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}[training.precision]
@@ -26,7 +27,7 @@ def make_accelerator(training: TrainingConfig) -> Accelerator:
         raise ArcvqError(f"training.precision {training.precision} does not work on this machine: {error}") from None
     if precision == "fp16" and accelerator.device.type == "cpu":  # Accelerate would train in float32 without a word
         raise ArcvqError("training.precision fp16 needs a GPU: on a CPU use fp32 or bf16")
-    if accelerator.num_processes == 1 and _several_were_asked_for():
+    if accelerator.num_processes == 1 and _launcher_asked_for_several():
         warnings.warn(
             "accelerate launch was asked for several processes and started one: on a CPU it always does. "
             "Use torchrun --nproc_per_node N -m arcvq train ... instead",
@@ -35,6 +36,6 @@ def make_accelerator(training: TrainingConfig) -> Accelerator:
     return accelerator
 
 
-def _several_were_asked_for() -> bool:
-    """Where `accelerate launch` starts one process, it sets a main address only if it was asked for more."""
+def _launcher_asked_for_several() -> bool:
+    """Whether `accelerate launch --num_processes N` started this one process: it sets a main address only for N > 1."""
     return "ACCELERATE_MIXED_PRECISION" in os.environ and "MASTER_ADDR" in os.environ and "WORLD_SIZE" not in os.environ

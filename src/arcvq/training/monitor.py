@@ -22,7 +22,7 @@ from arcvq.training.run import RunFolder
 
 
 class Monitor:
-    """Only the first process has a live one; the others' does nothing."""
+    """Logs a training. Active on the first process; on the others its methods do nothing."""
 
     def __init__(
         self,
@@ -75,36 +75,39 @@ class Monitor:
                 self._events.close()
 
     def samples_per_second(self, samples: int) -> float | None:
-        """Since the last call; None on the first, which has no beginning."""
+        """The training speed since the last call; None on the first call."""
         now = time.perf_counter()
         before, self._since = self._since, (now, samples)
         return None if before is None or now == before[0] else (samples - before[1]) / (now - before[0])
 
-    def pause(self) -> None:
-        """An evaluation is about to take time that is not training's."""
+    def reset_speed(self) -> None:
+        """Leave the time until the next log out of the training speed: an evaluation takes it."""
         self._since = None
 
-    def train(self, step: int, epoch: float, values: dict[str, Any], headline: Sequence[str]) -> None:
+    def log_train(self, step: int, epoch: float, values: dict[str, Any], headline: Sequence[str]) -> None:
         self._write({"kind": "train", "step": step, "epoch": epoch, **values})
-        self._status |= {name: _shown(name, values[name]) for name in headline}
+        self._status |= {name: _with_label(name, values[name]) for name in headline}
         if values.get("samples_per_second"):
             self._status["speed"] = f"{values['samples_per_second']:,.0f}/s"
         self.show(step)
 
-    def evaluation(self, step: int, epoch: float, values: dict[str, Any]) -> None:
+    def log_evaluation(self, step: int, epoch: float, values: dict[str, Any]) -> None:
         self._write({"kind": "eval", "step": step, "epoch": epoch, **values})
-        self._status |= {name: _shown(name, values[name]) for name in self.headline if values.get(name) is not None}
+        self._status |= {
+            name: _with_label(name, values[name]) for name in self.headline if values.get(name) is not None
+        }
         self.show(step)
         if self._lines:
             status = "  ".join(self._status.values())
             self._console.print(f"{self.run.path.name} step {step}: {status}", highlight=False, soft_wrap=True)
 
     def show(self, step: int) -> None:
+        """Update the progress bar."""
         if self.active:
             self._progress.update(self._task, completed=step, status="  ".join(self._status.values()))
 
     def flush(self) -> None:
-        """Before a checkpoint: what it claims to have logged is on disk."""
+        """Write metrics.jsonl to disk: a checkpoint must not be ahead of its log."""
         if self.active:
             try:
                 self._file.flush()
@@ -113,6 +116,7 @@ class Monitor:
                 raise write_error(self.run.metrics, error) from None
 
     def _write(self, record: dict[str, Any]) -> None:
+        """Append a line to metrics.jsonl and its numbers to TensorBoard's file."""
         if not self.active:
             return
         record["seconds"] = time.perf_counter() - self.began
@@ -128,8 +132,8 @@ class Monitor:
         self._events.add({f"{record['kind']}/{name}": value for name, value in numbers.items()}, record["step"])
 
 
-def _shown(name: str, value: float) -> str:
-    """With its label, as the tables print it."""
+def _with_label(name: str, value: float) -> str:
+    """A metric as the tables print it, e.g. `PSNR 24.61`."""
     metric = metric_label(name)
     return f"{metric.label} {value:{metric.format}}"
 

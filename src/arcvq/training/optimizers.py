@@ -12,7 +12,7 @@ from arcvq.training.config import OptimizerSettings, TrainingConfig
 
 
 def make_optimizer(network: nn.Module, config: OptimizerSettings, *, captured: bool = False) -> Optimizer:
-    """AdamW over all parameters; those that have no gradient stay as they are. Captured, its learning rate is a tensor."""
+    """AdamW over all parameters; those without a gradient do not change. `captured`: the learning rate is a tensor."""
     first, second = config.betas
     device = next(network.parameters()).device
     return torch.optim.AdamW(
@@ -37,7 +37,7 @@ def scheduled_rate(rate: float, training: TrainingConfig, step: int, steps: int)
 
 
 def set_learning_rate(optimizer: Optimizer, rate: float) -> None:
-    """A captured optimizer's rate is a tensor, and stays the same one."""
+    """Set the rate of all groups; where it is a tensor (captured steps), in place."""
     for group in optimizer.param_groups:
         if isinstance(group["lr"], Tensor):
             group["lr"].fill_(rate)

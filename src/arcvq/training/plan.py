@@ -4,13 +4,13 @@ from __future__ import annotations
 
 
 def evaluation_steps(total: int, evaluations: int) -> set[int]:
-    """Evenly spaced, and log-spaced before the first of those: a codebook lives or dies in its first steps."""
+    """The steps after which a training evaluates: evenly spaced, and log-spaced before, where a codebook changes most."""
     even = {round(total * i / evaluations) for i in range(1, evaluations + 1)} if evaluations else {total}
     return even | {2**i for i in range(total.bit_length()) if 2**i < min(even)}
 
 
 def checkpoint_steps(total: int, checkpoints: int) -> set[int]:
-    """Evenly spaced, the last one at the end."""
+    """The steps after which a checkpoint is written: evenly spaced, the last one at the end."""
     return {round(total * i / checkpoints) for i in range(1, checkpoints + 1)}
 
 

@@ -18,8 +18,7 @@ from arcvq.training.config import TrainingConfig
 
 
 class RunFolder:
-    """config.yaml, metrics.jsonl, codebooks/, checkpoints/, model/, tensorboard/, training.json or, of a training that failed so,
-    diverged.json, evaluation-*.json, and lock, which one training at a time holds."""
+    """The paths of a run and what opens, checks and cleans them. docs/architecture.md lists the files."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -40,7 +39,7 @@ class RunFolder:
             return False
         try:
             if self.path.exists() and (
-                not self.path.is_dir() or not all(map(self.left_by_a_kill, self.path.iterdir()))
+                not self.path.is_dir() or not all(map(self._is_partial_config, self.path.iterdir()))
             ):
                 raise ArcvqError(f"{self.path}: exists and is not a run: choose another --out")
             self.path.mkdir(parents=True, exist_ok=True)
@@ -95,8 +94,8 @@ class RunFolder:
             raise ArcvqError(f"{self.path}: not a run: config.yaml is missing")
         return read_yaml(self.config)
 
-    def left_by_a_kill(self, path: Path) -> bool:
-        """A config.yaml that was never whole: there is no run yet."""
+    def _is_partial_config(self, path: Path) -> bool:
+        """Whether a kill left this of a config.yaml that was never whole: there is no run yet."""
         return path.name.startswith(f".{self.config.name}.")
 
     def remove(self) -> None:

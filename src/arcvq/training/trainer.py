@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from itertools import accumulate
 from pathlib import Path
 from signal import SIGINT
 from typing import Any
@@ -21,7 +22,7 @@ from arcvq.data.source import Batch, Source
 from arcvq.errors import ArcvqError, Diverged, Stopped
 from arcvq.storage import write_json
 from arcvq.tasks.parameters import set_trained, trained_parameters
-from arcvq.tasks.task import Task
+from arcvq.tasks.task import Task, memory_format
 from arcvq.training.capture import Captured, can_capture
 from arcvq.training.checkpoint import Position, load_checkpoint, newest_checkpoint, random_state, save_checkpoint
 from arcvq.training.config import TrainingConfig
@@ -69,17 +70,18 @@ class Trainer:
         self.source, self.evaluation = source.to(self.device), evaluation.to(self.device)
         self.stage_steps = training.stage_steps(self.source.batches_per_epoch)
         self.total_steps = sum(self.stage_steps)
+        training.check_networks(task.networks)
+        layout = memory_format(self.device)
         for network in task.networks.values():
-            network.to(self.device).to(memory_format=_layout(self.device)).train()
+            network.to(self.device).to(memory_format=layout).train()
             self.accelerator.prepare_model(network, evaluation_mode=True)  # the precision of its forward, in place
-        task.frozen.to(self.device).to(memory_format=_layout(self.device))
+        task.frozen.to(self.device).to(memory_format=layout)
         if training.compile and not self.alone:  # what the processes exchange belongs between compiled parts
             for network in task.networks.values():
                 network.compile(dynamic=False, options=task.compile_options)
         self.averages: dict[str, nn.Module] = {}
         self.optimizers: dict[str, Optimizer] = {}
         self.captures = can_capture(training, self.accelerator, self.source, task)
-
         self.run_folder = RunFolder(out)
         self.config = dict(config or {})
         self.is_new = self.is_main and self.run_folder.open(self.config, self.source.batches_per_epoch)
@@ -149,7 +151,7 @@ class Trainer:
         return checkpoint
 
     def begin(self, checkpoint: Path | None = None) -> None:
-        """Networks, averages and optimizers as they were at the checkpoint; without one, as the task prepares them."""
+        """Load the checkpoint; without one, let the task prepare its networks. Makes averages, optimizers and the step function."""
         if checkpoint is None and self.training.init_from is not None:
             self.task.init_from(self.training.init_from)
         elif checkpoint is None:
@@ -166,13 +168,9 @@ class Trainer:
                 self.accelerator.scaler.load_state_dict(scaler)
 
     def stage_at(self, step: int) -> int:
-        """The stage in which the step after `step` is."""
-        end = 0
-        for i, steps in enumerate(self.stage_steps):
-            end += steps
-            if step < end:
-                return i
-        return len(self.stage_steps)
+        """The stage of the step after `step`."""
+        ends = list(accumulate(self.stage_steps))
+        return sum(step >= end for end in ends)
 
     @property
     def stage_step(self) -> int:
@@ -235,6 +233,7 @@ class Trainer:
         self.make_step()
 
     def begin_phase(self, phase: Hashable) -> None:
+        """Turn gradients on for what this phase trains, and off for the rest."""
         self.phase, trained = phase, self.task.trained(phase)
         for name, network in self.task.networks.items():
             set_trained(network, trained.get(name))
@@ -283,6 +282,7 @@ class Trainer:
         return result
 
     def set_rates(self) -> None:
+        """Set each network's learning rate for this step."""
         done, steps = self.stage_step, self.stage_steps[self.stage]
         for name, config in self.configs.items():
             base = self.stage_config.learning_rate or config.learning_rate
@@ -317,10 +317,10 @@ class Trainer:
         rates = {f"{name}_learning_rate" if several else "learning_rate": self.rates[name] for name in result.losses}
         speed = self.monitor.samples_per_second(self.position.step * self.source.batch_size)
         record = {**dict(zip(values, numbers)), **rates, "samples_per_second": speed}
-        self.monitor.train(self.position.step, self.epoch, record, headline=list(totals))
+        self.monitor.log_train(self.position.step, self.epoch, record, headline=list(totals))
 
     def refuse_nonfinite(self, count: float) -> None:
-        """Before a checkpoint is written: a diverged one must not be the one to go on from."""
+        """Fail if values are not finite, before a checkpoint is written: a run must not resume from a diverged one."""
         if count:
             raise Diverged(
                 f"training diverged before step {self.position.step}: not all values are finite; lower the learning rate"
@@ -329,10 +329,10 @@ class Trainer:
     def evaluate(self) -> None:
         """A line of metrics.jsonl and, if asked for, the best weights so far."""
         if self.is_main:
-            self.monitor.pause()
+            self.monitor.reset_speed()
             with self.averaged():
                 values = self.task.evaluate(self.evaluation, self.run_folder.path, self.position.step)
-                self.monitor.evaluation(self.position.step, self.epoch, values)
+                self.monitor.log_evaluation(self.position.step, self.epoch, values)
                 if self.training.select == "test-best":
                     self.keep_best(values)
         self.accelerator.wait_for_everyone()
@@ -347,7 +347,7 @@ class Trainer:
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
-        """The task's networks are their averages, where there are any."""
+        """Inside, the task's networks are their averages, if there are any."""
         own = dict(self.task.networks)
         self.task.networks.update(self.averages)
         try:
@@ -356,6 +356,7 @@ class Trainer:
             self.task.networks.update(own)
 
     def save(self) -> None:
+        """Write a checkpoint, with the random states of all processes."""
         self.position.seconds = time.perf_counter() - self.began
         states = gather_object([random_state()])
         if self.is_main:
@@ -373,13 +374,14 @@ class Trainer:
         self.accelerator.wait_for_everyone()
 
     def save_model(self, notes: dict[str, Any]) -> None:
+        """Let the task write its model into the run folder."""
         about = {"data": self.source.name, "steps": self.total_steps, "seed": self.training.seed}
         if self.config.get("name"):
             about["recipe"] = self.config["name"]
         self.task.save(self.run_folder.model, {**about, **notes})
 
     def finish(self) -> None:
-        """What remains: the model, and what it took."""
+        """Save the model and write training.json."""
         if self.is_main:
             with self.averaged():
                 if self.training.select == "last":
@@ -388,6 +390,7 @@ class Trainer:
         self.accelerator.wait_for_everyone()
 
     def summary(self) -> dict[str, Any]:
+        """What training.json says: steps, time, device and versions."""
         return {
             "steps": self.position.step,
             "seconds": time.perf_counter() - self.began,
@@ -395,8 +398,3 @@ class Trainer:
             "processes": self.accelerator.num_processes,
             "versions": library_versions(),
         }
-
-
-def _layout(device: torch.device) -> torch.memory_format:
-    """A GPU's convolutions want the channels last in memory."""
-    return torch.channels_last if device.type == "cuda" else torch.preserve_format
