@@ -5,23 +5,23 @@ from arcvq.data import InMemoryImages, batch_count, batch_indices, batches
 from arcvq.errors import ArcvqError
 
 
-def numbered(count: int) -> InMemoryImages:
+def numbered_images(count: int) -> InMemoryImages:
     return InMemoryImages("numbered", torch.arange(count, dtype=torch.uint8).view(-1, 1, 1, 1))
 
 
-def numbers(parts: list[torch.Tensor]) -> list[int]:
+def flatten_batches(parts: list[torch.Tensor]) -> list[int]:
     return torch.cat([part.flatten() for part in parts]).tolist()
 
 
-def test_without_a_seed_in_order() -> None:
-    parts = list(batches(numbered(10), 4))
+def test_batches_without_seed_are_in_order() -> None:
+    parts = list(batches(numbered_images(10), 4))
     assert [part.flatten().tolist() for part in parts] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     assert parts[0].shape == (4, 1, 1, 1)
 
 
-def test_order_is_a_function_of_seed_and_epoch() -> None:
+def test_order_depends_on_seed_and_epoch() -> None:
     def order(seed: int, epoch: int) -> list[int]:
-        return numbers(list(batches(numbered(200), 16, seed=seed, epoch=epoch)))
+        return flatten_batches(list(batches(numbered_images(200), 16, seed=seed, epoch=epoch)))
 
     assert order(1, 0) == order(1, 0)
     assert sorted(order(1, 0)) == list(range(200))
@@ -31,26 +31,26 @@ def test_order_is_a_function_of_seed_and_epoch() -> None:
 
 def test_order_ignores_the_global_random_state() -> None:
     torch.manual_seed(0)
-    first = numbers(list(batches(numbered(50), 8, seed=5)))
+    first = flatten_batches(list(batches(numbered_images(50), 8, seed=5)))
     state = torch.get_rng_state()
     torch.manual_seed(1)
-    assert numbers(list(batches(numbered(50), 8, seed=5))) == first
+    assert flatten_batches(list(batches(numbered_images(50), 8, seed=5))) == first
     torch.manual_seed(0)
     assert torch.equal(torch.get_rng_state(), state)
 
 
 @pytest.mark.parametrize("start", [0, 1, 4, 7])
-def test_start_resumes(start: int) -> None:
-    whole = list(batches(numbered(50), 8, seed=2, epoch=3))
-    rest = list(batches(numbered(50), 8, seed=2, epoch=3, start=start))
+def test_start_continues_the_epoch(start: int) -> None:
+    whole = list(batches(numbered_images(50), 8, seed=2, epoch=3))
+    rest = list(batches(numbered_images(50), 8, seed=2, epoch=3, start=start))
     assert [part.tolist() for part in rest] == [part.tolist() for part in whole[start:]]
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 7])
 @pytest.mark.parametrize("count", [1, 23, 24])
-def test_ranks_share_each_batch_exactly(world: int, count: int) -> None:
-    whole = [part.flatten().tolist() for part in batches(numbered(count), 5, seed=4)]
-    ranks = [list(batches(numbered(count), 5, seed=4, rank=rank, world=world)) for rank in range(world)]
+def test_ranks_split_each_batch(world: int, count: int) -> None:
+    whole = [part.flatten().tolist() for part in batches(numbered_images(count), 5, seed=4)]
+    ranks = [list(batches(numbered_images(count), 5, seed=4, rank=rank, world=world)) for rank in range(world)]
     assert {len(parts) for parts in ranks} == {len(whole)}
     for index, expected in enumerate(whole):
         parts = [parts[index].flatten().tolist() for parts in ranks]
@@ -59,20 +59,22 @@ def test_ranks_share_each_batch_exactly(world: int, count: int) -> None:
         assert max(sizes) - min(sizes) <= 1
 
 
-def test_indices_fetch_labels_of_the_same_images() -> None:
+def test_batch_indices_match_batches() -> None:
     parts = list(batch_indices(20, 6, seed=9))
-    assert [part.tolist() for part in parts] == [part.flatten().tolist() for part in batches(numbered(20), 6, seed=9)]
+    assert [part.tolist() for part in parts] == [
+        part.flatten().tolist() for part in batches(numbered_images(20), 6, seed=9)
+    ]
 
 
 @pytest.mark.parametrize(("length", "expected"), [(10, 3), (8, 2), (0, 0)])
-def test_batch_count(length: int, expected: int) -> None:
+def test_batch_count_rounds_up(length: int, expected: int) -> None:
     assert batch_count(length, 4) == expected
-    assert len(list(batches(numbered(length), 4))) == expected
+    assert len(list(batches(numbered_images(length), 4))) == expected
 
 
-def test_device_is_honoured() -> None:
-    assert next(batches(numbered(3), 2, device="meta")).device.type == "meta"
-    assert numbered(3).to("cpu").device.type == "cpu"
+def test_batches_are_on_given_device() -> None:
+    assert next(batches(numbered_images(3), 2, device="meta")).device.type == "meta"
+    assert numbered_images(3).to("cpu").device.type == "cpu"
 
 
 @pytest.mark.parametrize(
@@ -84,6 +86,6 @@ def test_device_is_honoured() -> None:
         ({"seed": -1}, "seed is -1"),
     ],
 )
-def test_wrong_numbers(options: dict[str, int], line: str) -> None:
+def test_wrong_arguments_are_refused(options: dict[str, int], line: str) -> None:
     with pytest.raises(ArcvqError, match=line):
-        list(batches(numbered(10), **{"batch_size": 4, **options}))
+        list(batches(numbered_images(10), **{"batch_size": 4, **options}))

@@ -8,7 +8,7 @@ from arcvq.data import FolderImages, Images, InMemoryImages, batches, folder, lo
 from arcvq.errors import ArcvqError
 
 
-def flat_image(path: Path, level: int, size: tuple[int, int] = (8, 8), channels: int = 3) -> None:
+def write_flat_image(path: Path, level: int, size: tuple[int, int] = (8, 8), channels: int = 3) -> None:
     write_png(path, torch.full((channels, *size), level, dtype=torch.uint8))
 
 
@@ -17,39 +17,39 @@ def levels(images: Images) -> list[int]:
     return images.gather(torch.arange(len(images)))[:, 0, 0, 0].tolist()
 
 
-def test_about_one_file_in_twenty_is_held_out_and_stays_so(tmp_path: Path) -> None:
+def test_held_out_files_are_one_in_twenty_and_stable(tmp_path: Path) -> None:
     for index in range(200):
-        flat_image(tmp_path / f"{index:03d}.png", index)
+        write_flat_image(tmp_path / f"{index:03d}.png", index)
     train = load_images(f"folder:{tmp_path}", split="train")
     test = load_images(f"folder:{tmp_path}", split="test")
     assert 4 <= len(test) <= 20
     assert sorted(levels(train) + levels(test)) == list(range(200))
     for index in range(200, 220):  # new files, sorted before the old ones
-        flat_image(tmp_path / f"!{index}.png", index)
+        write_flat_image(tmp_path / f"!{index}.png", index)
     later = load_images(f"folder:{tmp_path}", split="test")
     assert [level for level in levels(later) if level < 200] == levels(test)
     assert train.name == f"folder:{tmp_path}"
     assert train.labels is None
 
 
-def test_few_images_hold_out_the_last(tmp_path: Path) -> None:
+def test_small_folder_tests_on_last_image(tmp_path: Path) -> None:
     for index in range(3):
-        flat_image(tmp_path / f"{index}.PNG", index)
+        write_flat_image(tmp_path / f"{index}.PNG", index)
     assert levels(load_images(f"folder:{tmp_path}", split="train")) == [0, 1]
     assert levels(load_images(f"folder:{tmp_path}", split="test")) == [2]
 
 
-def test_a_single_image_cannot_be_split(tmp_path: Path) -> None:
-    flat_image(tmp_path / "only.png", 1)
+def test_single_image_cannot_be_split(tmp_path: Path) -> None:
+    write_flat_image(tmp_path / "only.png", 1)
     with pytest.raises(ArcvqError, match="leaves no image for the train split; it needs at least 2"):
         load_images(f"folder:{tmp_path}", split="train")
 
 
 @pytest.mark.parametrize("held_out", ["test", "val"])
-def test_split_folders_and_labels(tmp_path: Path, held_out: str) -> None:
-    flat_image(tmp_path / "train" / "cat" / "deep" / "a.png", 1)
-    flat_image(tmp_path / "train" / "dog" / "b.png", 2)
-    flat_image(tmp_path / held_out / "dog" / "c.png", 3)
+def test_split_folders_give_splits_and_labels(tmp_path: Path, held_out: str) -> None:
+    write_flat_image(tmp_path / "train" / "cat" / "deep" / "a.png", 1)
+    write_flat_image(tmp_path / "train" / "dog" / "b.png", 2)
+    write_flat_image(tmp_path / held_out / "dog" / "c.png", 3)
     train = load_images(f"folder:{tmp_path}", split="train")
     test = load_images(f"folder:{tmp_path}", split="test")
     assert levels(train) == [1, 2]
@@ -60,19 +60,19 @@ def test_split_folders_and_labels(tmp_path: Path, held_out: str) -> None:
     assert test.labels.tolist() == [1]  # dog is class 1 in both
 
 
-def test_greyscale_only_when_all_are(tmp_path: Path) -> None:
-    flat_image(tmp_path / "a.png", 1, channels=1)
-    flat_image(tmp_path / "b.png", 2, channels=1)
+def test_folder_is_greyscale_only_if_all_images_are(tmp_path: Path) -> None:
+    write_flat_image(tmp_path / "a.png", 1, channels=1)
+    write_flat_image(tmp_path / "b.png", 2, channels=1)
     assert load_images(f"folder:{tmp_path}", split="train").channels == 1
-    flat_image(tmp_path / "c.png", 3, channels=3)
+    write_flat_image(tmp_path / "c.png", 3, channels=3)
     assert load_images(f"folder:{tmp_path}", split="train").channels == 3
 
 
-def test_all_formats(tmp_path: Path) -> None:
+def test_all_image_formats_load_and_other_files_warn(tmp_path: Path) -> None:
     for index, suffix in enumerate(["jpg", "JPEG", "png", "webp", "bmp", "tif", "TIFF", "gif"]):
         Image.new("RGB", (8, 8), (100, 100, 100)).save(tmp_path / f"{index}.{suffix}")
     (tmp_path / "notes.txt").write_text("not an image")
-    (tmp_path / "._0.jpg").write_bytes(b"left by a file manager")
+    (tmp_path / "._0.jpg").write_bytes(b"from a file manager")
     (tmp_path / "film.mp4").write_text("not an image")
     (tmp_path / "more.txt").write_text("not an image")
     with pytest.warns(UserWarning, match=r"3 files are not images and were left out: \.txt \(2\), \.mp4 \(1\)"):
@@ -83,16 +83,16 @@ def test_all_formats(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["gif", "tiff"])
-def test_of_several_frames_the_first_is_read(tmp_path: Path, suffix: str) -> None:
+def test_first_frame_of_animation_is_read(tmp_path: Path, suffix: str) -> None:
     first, second = (Image.new("L", (8, 8), level) for level in (50, 200))
     for name in "ab":
         first.save(tmp_path / f"{name}.{suffix}", save_all=True, append_images=[second])
     assert levels(load_images(f"folder:{tmp_path}", split="test")) == [50]
 
 
-def test_linked_folders_are_read_and_loops_are_not(tmp_path: Path) -> None:
-    flat_image(tmp_path / "elsewhere" / "a.png", 1)
-    flat_image(tmp_path / "photos" / "dog" / "b.png", 2)
+def test_links_are_followed_except_loops(tmp_path: Path) -> None:
+    write_flat_image(tmp_path / "elsewhere" / "a.png", 1)
+    write_flat_image(tmp_path / "photos" / "dog" / "b.png", 2)
     (tmp_path / "photos" / "cat").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "photos" / "dog" / "up").symlink_to(tmp_path / "photos")
     assert [relative.as_posix() for relative, _ in folder.image_paths(tmp_path / "photos")] == [
@@ -101,9 +101,9 @@ def test_linked_folders_are_read_and_loops_are_not(tmp_path: Path) -> None:
     ]
 
 
-def test_sizes_must_agree_or_be_given(tmp_path: Path) -> None:
-    flat_image(tmp_path / "a.png", 1)
-    flat_image(tmp_path / "b.png", 2, size=(10, 12))
+def test_mixed_sizes_need_image_size(tmp_path: Path) -> None:
+    write_flat_image(tmp_path / "a.png", 1)
+    write_flat_image(tmp_path / "b.png", 2, size=(10, 12))
     with pytest.raises(ArcvqError, match=r"a\.png is 8x8, b\.png is 12x10\); give an image_size"):
         load_images(f"folder:{tmp_path}", split="train")
     images = load_images(f"folder:{tmp_path}", split="test", image_size=6)
@@ -111,13 +111,13 @@ def test_sizes_must_agree_or_be_given(tmp_path: Path) -> None:
     assert levels(images) == [2]
 
 
-def test_failures_are_one_line(tmp_path: Path) -> None:
+def test_wrong_folders_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ArcvqError, match=r"no such folder: .*absent"):
         load_images(f"folder:{tmp_path / 'absent'}", split="train")
     with pytest.raises(ArcvqError, match=r"no images in .*; expected files ending in \.bmp, \.gif"):
         load_images(f"folder:{tmp_path}", split="train")
-    flat_image(tmp_path / "a.png", 1, size=(64, 64))
-    flat_image(tmp_path / "b.png", 2, size=(64, 64))
+    write_flat_image(tmp_path / "a.png", 1, size=(64, 64))
+    write_flat_image(tmp_path / "b.png", 2, size=(64, 64))
     content = (tmp_path / "a.png").read_bytes()
     (tmp_path / "a.png").write_bytes(content[: len(content) // 2])
     with pytest.raises(ArcvqError, match=r"cannot read the image .*a\.png"):
@@ -130,9 +130,9 @@ def test_failures_are_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("image_size", [None, 8])
-def test_all_unreadable_files_are_named_at_once(tmp_path: Path, image_size: int | None) -> None:
+def test_one_error_names_all_unreadable_files(tmp_path: Path, image_size: int | None) -> None:
     for index in range(20):
-        flat_image(tmp_path / f"{index:02d}.png", index, size=(32, 32))
+        write_flat_image(tmp_path / f"{index:02d}.png", index, size=(32, 32))
     for index in range(3, 15):
         content = (tmp_path / f"{index:02d}.png").read_bytes()
         (tmp_path / f"{index:02d}.png").write_bytes(content[:60] if index % 2 else b"text")
@@ -141,9 +141,9 @@ def test_all_unreadable_files_are_named_at_once(tmp_path: Path, image_size: int 
     assert sum(f"{index:02d}.png" in str(caught.value) for index in range(20)) == 10
 
 
-def test_large_folder_names_all_files_without_an_image_header(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_folder_error_names_all_files_without_header(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for index in range(4):
-        flat_image(tmp_path / f"{index}.png", index)
+        write_flat_image(tmp_path / f"{index}.png", index)
     (tmp_path / "1.png").write_text("no image")
     (tmp_path / "2.png").write_bytes(b"")
     monkeypatch.setattr(folder, "MEMORY_LIMIT", 0)
@@ -151,9 +151,9 @@ def test_large_folder_names_all_files_without_an_image_header(tmp_path: Path, mo
         load_images(f"folder:{tmp_path}", split="train", image_size=8)
 
 
-def test_folder_and_set_are_fitted_to_a_size_that_is_not_square(tmp_path: Path) -> None:
+def test_folder_and_sample_fit_non_square_size(tmp_path: Path) -> None:
     for index in range(3):
-        flat_image(tmp_path / f"{index}.png", index, size=(20 + index, 30))
+        write_flat_image(tmp_path / f"{index}.png", index, size=(20 + index, 30))
     images = load_images(f"folder:{tmp_path}", split="train", image_size=(8, 16))
     assert images.gather(torch.arange(2)).shape == (2, 3, 8, 16)
     for size in ((8, 16), (16, 8), (28, 28), 12):
@@ -161,10 +161,10 @@ def test_folder_and_set_are_fitted_to_a_size_that_is_not_square(tmp_path: Path) 
         assert (sample.height, sample.width) == (size if isinstance(size, tuple) else (size, size))
 
 
-def test_limit_spreads_over_the_classes(tmp_path: Path) -> None:
+def test_limit_spreads_over_classes(tmp_path: Path) -> None:
     for index in range(8):
-        flat_image(tmp_path / "train" / str(index // 4) / f"{index}.png", index)
-    flat_image(tmp_path / "test" / "0" / "x.png", 99)
+        write_flat_image(tmp_path / "train" / str(index // 4) / f"{index}.png", index)
+    write_flat_image(tmp_path / "test" / "0" / "x.png", 99)
     images = load_images(f"folder:{tmp_path}", split="train", limit=4)
     assert levels(images) == [0, 2, 4, 6]
     assert images.labels is not None
@@ -173,7 +173,7 @@ def test_limit_spreads_over_the_classes(tmp_path: Path) -> None:
 
 def test_large_folder_is_decoded_on_demand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for index in range(30):
-        flat_image(tmp_path / f"{index:02d}.png", index)
+        write_flat_image(tmp_path / f"{index:02d}.png", index)
     kept = load_images(f"folder:{tmp_path}", split="train")
     monkeypatch.setattr(folder, "MEMORY_LIMIT", 100)
     lazy = load_images(f"folder:{tmp_path}", split="train")
@@ -189,23 +189,23 @@ def test_large_folder_is_decoded_on_demand(tmp_path: Path, monkeypatch: pytest.M
         assert all(torch.equal(one, other) for one, other in zip(from_disk, from_memory))
 
 
-def test_error_while_prefetching_reaches_the_caller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prefetching_error_reaches_caller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for index in range(6):
-        flat_image(tmp_path / f"{index}.png", index)
+        write_flat_image(tmp_path / f"{index}.png", index)
     monkeypatch.setattr(folder, "MEMORY_LIMIT", 0)
     images = load_images(f"folder:{tmp_path}", split="train", image_size=8)
-    (tmp_path / "3.png").write_text("gone bad since")
-    walk = batches(images, 2)
-    assert next(walk)[:, 0, 0, 0].tolist() == [0, 1]
+    (tmp_path / "3.png").write_text("damaged")
+    iterator = batches(images, 2)
+    assert next(iterator)[:, 0, 0, 0].tolist() == [0, 1]
     with pytest.raises(ArcvqError, match=r"cannot read the image .*3\.png"):
-        next(walk)
+        next(iterator)
 
 
-def test_image_that_changed_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_image_size_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for index in range(3):
-        flat_image(tmp_path / f"{index}.png", index)
+        write_flat_image(tmp_path / f"{index}.png", index)
     monkeypatch.setattr(folder, "MEMORY_LIMIT", 0)
     images = load_images(f"folder:{tmp_path}", split="train")
-    flat_image(tmp_path / "1.png", 1, size=(9, 7))
-    with pytest.raises(ArcvqError, match=r"1\.png is 7x9, the others 8x8; give an image_size"):
+    write_flat_image(tmp_path / "1.png", 1, size=(9, 7))
+    with pytest.raises(ArcvqError, match=r"1\.png is 7x9, but the others are 8x8"):
         images.gather(torch.tensor([0, 1]))

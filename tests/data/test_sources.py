@@ -1,4 +1,4 @@
-"""Where batches come from: the same from any starting point, on any number of processes, from memory and from files."""
+"""Sources give the same batches from any start, on any number of processes, from memory and from files."""
 
 from itertools import islice
 from pathlib import Path
@@ -22,7 +22,7 @@ from arcvq.data import (
     load_sources,
     write_png,
 )
-from arcvq.data.augment import draw, random_bits
+from arcvq.data.augment import draw_augmentation, random_bits
 
 CLASSES = ("cat", "dog", "owl")
 COUNT, SIDE = 11, 8
@@ -69,78 +69,86 @@ def source(request: pytest.FixtureRequest, from_files: FolderImages, in_memory: 
     return ImageSource(images, 4, BOTH if "augmented" in request.param else None)
 
 
-def walk(source: Source, count: int, *, seed: int = 3, **options: Any) -> list[dict[str, Tensor]]:
-    """The next `count` batches as a task sees them."""
+def fetch_batches(source: Source, count: int, *, seed: int = 3, **options: Any) -> list[dict[str, Tensor]]:
+    """The first `count` batches as a task sees them."""
     return [dict(source.fetch(batch)) for batch in islice(source.batches(seed=seed, **options), count)]
 
 
-def equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+def same_batch(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
-def test_batches_are_the_same_from_any_starting_point(source: Source) -> None:
+def test_batches_are_equal_from_any_start(source: Source) -> None:
     assert source.batches_per_epoch == 3
-    every = walk(source, 8)
-    assert [len(batch["image"]) for batch in every] == [4, 4, 3, 4, 4, 3, 4, 4]
+    batches = fetch_batches(source, 8)
+    assert [len(batch["image"]) for batch in batches] == [4, 4, 3, 4, 4, 3, 4, 4]
     assert [source.samples_in_batch(number) for number in range(8)] == [4, 4, 3, 4, 4, 3, 4, 4]
     for first in (1, 2, 3, 7):
-        assert all(equal(*pair) for pair in zip(walk(source, 8 - first, first=first), every[first:], strict=True))
+        assert all(
+            same_batch(*pair)
+            for pair in zip(fetch_batches(source, 8 - first, first=first), batches[first:], strict=True)
+        )
 
 
-def test_an_epoch_has_every_sample_once_in_an_order_of_its_own(in_memory: InMemoryImages) -> None:
+def test_each_epoch_has_every_sample_once_in_new_order(in_memory: InMemoryImages) -> None:
     source = TensorSource({"label": torch.arange(COUNT)}, 4)
-    epochs = [torch.cat([batch["label"] for batch in walk(source, 3, first=first)]) for first in (0, 3)]
+    epochs = [torch.cat([batch["label"] for batch in fetch_batches(source, 3, first=first)]) for first in (0, 3)]
     assert all(epoch.sort().values.tolist() == list(range(COUNT)) for epoch in epochs)
     assert not torch.equal(*epochs)
-    assert not torch.equal(epochs[0], torch.cat([batch["label"] for batch in walk(source, 3, seed=4)]))
+    assert not torch.equal(epochs[0], torch.cat([batch["label"] for batch in fetch_batches(source, 3, seed=4)]))
 
 
 @pytest.mark.parametrize("kind", ["memory", "files"])
-def test_labels_come_along_with_their_images(kind: str, from_files: FolderImages, in_memory: InMemoryImages) -> None:
+def test_labels_match_their_images(kind: str, from_files: FolderImages, in_memory: InMemoryImages) -> None:
     by_image = {image.numpy().tobytes(): index * 3 // COUNT for index, image in enumerate(pixels())}
-    for batch in walk(ImageSource(in_memory if kind == "memory" else from_files, 4), 5):
+    for batch in fetch_batches(ImageSource(in_memory if kind == "memory" else from_files, 4), 5):
         assert batch["image"].dtype == torch.uint8
         assert batch["label"].dtype == torch.int64
         assert batch["label"].tolist() == [by_image[image.numpy().tobytes()] for image in batch["image"]]
 
 
 def test_images_without_classes_have_no_labels() -> None:
-    (batch,) = walk(ImageSource(InMemoryImages("plain", pixels()), 4), 1)
+    (batch,) = fetch_batches(ImageSource(InMemoryImages("plain", pixels()), 4), 1)
     assert batch.keys() == {"image"}
 
 
-def test_the_parts_of_two_processes_together_are_each_batch(source: Source) -> None:
-    parts = [walk(source, 7, rank=rank, world=2) for rank in range(2)]
-    for whole, first, second in zip(walk(source, 7), *parts, strict=True):
-        assert equal(whole, {name: torch.cat([first[name], second[name]]) for name in whole})
+def test_parts_of_two_processes_make_up_each_batch(source: Source) -> None:
+    parts = [fetch_batches(source, 7, rank=rank, world=2) for rank in range(2)]
+    for whole, first, second in zip(fetch_batches(source, 7), *parts, strict=True):
+        assert same_batch(whole, {name: torch.cat([first[name], second[name]]) for name in whole})
 
 
-def test_images_from_files_are_those_from_memory(from_files: FolderImages, in_memory: InMemoryImages) -> None:
+def test_files_and_memory_give_same_batches(from_files: FolderImages, in_memory: InMemoryImages) -> None:
     for options in (None, Augmentation(flip=True), Augmentation(crop=5), BOTH):
-        pairs = zip(*(walk(ImageSource(each, 4, options), 7) for each in (from_files, in_memory)), strict=True)
-        assert all(equal(*pair) for pair in pairs)
+        pairs = zip(*(fetch_batches(ImageSource(each, 4, options), 7) for each in (from_files, in_memory)), strict=True)
+        assert all(same_batch(*pair) for pair in pairs)
 
 
-def epoch_of(images: InMemoryImages, options: Augmentation, batch_size: int, epoch: int = 0, seed: int = 3) -> Tensor:
+def epoch_images(
+    images: InMemoryImages, options: Augmentation, batch_size: int, epoch: int = 0, seed: int = 3
+) -> Tensor:
     source = ImageSource(images, batch_size, options)
     count = source.batches_per_epoch
-    return torch.cat([batch["image"] for batch in walk(source, count, first=epoch * count, seed=seed)])
+    return torch.cat([batch["image"] for batch in fetch_batches(source, count, first=epoch * count, seed=seed)])
 
 
 @pytest.mark.parametrize("options", [Augmentation(flip=True), Augmentation(crop=5), BOTH], ids=["flip", "crop", "both"])
-def test_what_is_drawn_depends_on_seed_epoch_and_image_alone(options: Augmentation) -> None:
+def test_augmentation_depends_only_on_seed_epoch_and_image(options: Augmentation) -> None:
     size, index = (SIDE, SIDE), torch.randperm(40)
-    first, again = draw(options, size, 3, 1, torch.arange(40)), draw(options, size, 3, 1, index)
+    first, again = (
+        draw_augmentation(options, size, 3, 1, torch.arange(40)),
+        draw_augmentation(options, size, 3, 1, index),
+    )
     assert all(torch.equal(first[name][index], again[name]) for name in first)
     for seed, epoch in ((3, 2), (4, 1), (1, 3)):
-        other = draw(options, size, seed, epoch, torch.arange(40))
+        other = draw_augmentation(options, size, seed, epoch, torch.arange(40))
         assert all(not torch.equal(first[name], other[name]) for name in first)
     images = InMemoryImages("plain", pixels())
-    assert torch.equal(epoch_of(images, options, batch_size=4), epoch_of(images, options, batch_size=3))
+    assert torch.equal(epoch_images(images, options, batch_size=4), epoch_images(images, options, batch_size=3))
 
 
-def test_every_flip_and_place_is_drawn_about_equally_often() -> None:
-    draws = draw(BOTH, (SIDE, 2 * SIDE), 3, 0, torch.arange(12_000))
+def test_flips_and_crops_are_uniform() -> None:
+    draws = draw_augmentation(BOTH, (SIDE, 2 * SIDE), 3, 0, torch.arange(12_000))
     assert draws["flip"].double().mean() == pytest.approx(0.5, abs=0.02)
     for name, places in (("top", 4), ("left", 12)):
         shares = draws[name].bincount(minlength=places) / 12_000
@@ -150,8 +158,8 @@ def test_every_flip_and_place_is_drawn_about_equally_often() -> None:
     assert torch.corrcoef(together).fill_diagonal_(0).abs().max() < 0.05
 
 
-def test_random_bits_are_those_of_splitmix64() -> None:
-    """SplitMix64 in whole numbers of any size, from the key that NumPy's seed sequence gives."""
+def test_random_bits_equal_splitmix64() -> None:
+    """SplitMix64 in Python integers, with the key from NumPy's seed sequence."""
     key, expected = int(np.random.SeedSequence([1, 2, 0]).generate_state(1, np.uint64)[0]), []
     for index in range(3):
         bits = (key + (index + 1) * 0x9E3779B97F4A7C15) % 2**64
@@ -163,29 +171,29 @@ def test_random_bits_are_those_of_splitmix64() -> None:
     assert bits.tolist() == expected
 
 
-def test_crops_and_flips_are_parts_of_the_image() -> None:
+def test_augmented_images_are_crops_of_originals() -> None:
     images = InMemoryImages("plain", pixels(), torch.arange(COUNT))
-    for batch in walk(ImageSource(images, 4, BOTH), 3):
+    for batch in fetch_batches(ImageSource(images, 4, BOTH), 3):
         for cut, index in zip(batch["image"], batch["label"].tolist()):
             places = pixels()[index].unfold(1, 5, 1).unfold(2, 5, 1).movedim(0, 2).flatten(0, 1)  # (16, 3, 5, 5)
             assert any(torch.equal(cut, each) or torch.equal(cut, each.flip(-1)) for each in places)
 
 
-def test_a_source_says_the_size_of_what_it_gives() -> None:
+def test_image_size_is_that_of_batches() -> None:
     images = InMemoryImages("plain", pixels())
     assert (ImageSource(images, 4).channels, ImageSource(images, 4).image_size) == (3, (SIDE, SIDE))
     assert ImageSource(images, 4, BOTH).image_size == (5, 5)
-    assert walk(ImageSource(images, 4, BOTH), 1)[0]["image"].shape == (4, 3, 5, 5)
+    assert fetch_batches(ImageSource(images, 4, BOTH), 1)[0]["image"].shape == (4, 3, 5, 5)
 
 
 @pytest.mark.parametrize("crop", [9, 12])
-def test_a_crop_larger_than_the_image_is_refused(crop: int) -> None:
+def test_crop_larger_than_image_is_refused(crop: int) -> None:
     images = InMemoryImages("plain", torch.zeros(2, 1, SIDE, 10, dtype=torch.uint8))
     with pytest.raises(ArcvqError, match=f"crop is {crop}, but the images are 8×10"):
         ImageSource(images, 4, Augmentation(crop=crop))
 
 
-def test_the_images_of_an_evaluation_have_the_size_of_the_crop() -> None:
+def test_evaluation_images_have_crop_size() -> None:
     source, evaluation = load_sources("sample", batch_size=4, limit=8, evaluation_images=6, augmentation=BOTH)
     assert (source.length, evaluation.length) == (8, 6)
     assert source.image_size == evaluation.image_size == (5, 5)
@@ -200,12 +208,12 @@ def test_held_out_images_come_from_the_training_set() -> None:
 
 
 @pytest.mark.parametrize("tensors", [{}, {"x": torch.zeros(0, 2)}, {"x": torch.zeros(3), "y": torch.zeros(4)}])
-def test_tensors_without_one_length_are_refused(tensors: dict[str, Tensor]) -> None:
-    with pytest.raises(ArcvqError, match="expected tensors of one length above 0"):
+def test_tensors_of_unequal_length_are_refused(tensors: dict[str, Tensor]) -> None:
+    with pytest.raises(ArcvqError, match="tensors of equal length"):
         TensorSource(tensors, 4)
 
 
-def test_on_a_device_batches_are_looked_up_there(in_memory: InMemoryImages) -> None:
+def test_resident_source_yields_indices(in_memory: InMemoryImages) -> None:
     source = ImageSource(in_memory, 4, BOTH).to(torch.device("cpu"))
     batch = next(source.batches(seed=3))
     assert batch.keys() == {"index", "flip", "top", "left"}  # the pixels stay where they are
@@ -213,7 +221,7 @@ def test_on_a_device_batches_are_looked_up_there(in_memory: InMemoryImages) -> N
     assert not any(tensor.is_floating_point() for tensor in batch.values())
 
 
-class Decoded:
+class DecodeCounter:
     """Counts the images that are decoded."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,22 +236,22 @@ class Decoded:
 
 
 @pytest.fixture
-def decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Decoded:
+def decode_counter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DecodeCounter:
     monkeypatch.setenv("ARCVQ_CACHE", str(tmp_path / "cache"))
-    return Decoded(monkeypatch)
+    return DecodeCounter(monkeypatch)
 
 
-def test_the_pixel_variance_of_files_is_computed_once(from_files: FolderImages, decoded: Decoded) -> None:
+def test_pixel_variance_of_files_is_cached(from_files: FolderImages, decode_counter: DecodeCounter) -> None:
     expected = ((pixels().double() / 127.5) - 1).var(correction=0).item()
     first = ImageSource(from_files, 4).pixel_variance()
     assert first == pytest.approx(expected, rel=1e-12)
-    assert decoded.count == COUNT
+    assert decode_counter.count == COUNT
     assert ImageSource(from_files, 2, BOTH).pixel_variance() == first
-    assert decoded.count == COUNT
+    assert decode_counter.count == COUNT
 
 
-def test_other_files_or_another_size_have_a_variance_of_their_own(
-    from_files: FolderImages, decoded: Decoded, tmp_path: Path
+def test_changed_files_or_size_recompute_variance(
+    from_files: FolderImages, decode_counter: DecodeCounter, tmp_path: Path
 ) -> None:
     copies = [tmp_path / f"{index:02d}.png" for index in range(2)]
     for path, image in zip(copies, pixels()):
@@ -255,28 +263,28 @@ def test_other_files_or_another_size_have_a_variance_of_their_own(
 
     before = images().pixel_variance()
     assert images(4).pixel_variance() != before
-    assert decoded.count == 4
+    assert decode_counter.count == 4
     write_png(copies[1], torch.zeros(3, SIDE, SIDE, dtype=torch.uint8))
     assert images().pixel_variance() != before
-    assert decoded.count == 6
+    assert decode_counter.count == 6
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"pixel_variance": "wide"}', '{"pixel_variance": NaN}'])
-def test_a_damaged_variance_is_computed_again(
-    content: str, from_files: FolderImages, decoded: Decoded, tmp_path: Path
+def test_damaged_variance_cache_is_recomputed(
+    content: str, from_files: FolderImages, decode_counter: DecodeCounter, tmp_path: Path
 ) -> None:
     first = from_files.pixel_variance()
     (file,) = (tmp_path / "cache").glob("variance/*.json")
     whole = file.read_text()
     file.write_text(content)
     assert from_files.pixel_variance() == first
-    assert (decoded.count, file.read_text()) == (2 * COUNT, whole)
+    assert (decode_counter.count, file.read_text()) == (2 * COUNT, whole)
 
 
-def test_without_a_place_for_the_variance_it_is_computed_each_time(
-    from_files: FolderImages, decoded: Decoded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_variance_is_recomputed_without_cache_folder(
+    from_files: FolderImages, decode_counter: DecodeCounter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("ARCVQ_CACHE", str(tmp_path / "file"))
     assert from_files.pixel_variance() == from_files.pixel_variance()
-    assert decoded.count == 2 * COUNT
+    assert decode_counter.count == 2 * COUNT

@@ -1,4 +1,4 @@
-"""Images in, pixels out: named data sets, folders, the embedded sample, and the order they are walked in."""
+"""Data sets by name, image folders, the embedded sample, and the order of batches."""
 
 from arcvq.data.augment import Augmentation
 from arcvq.data.batches import batch_count, batch_indices, batches

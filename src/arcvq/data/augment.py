@@ -1,4 +1,4 @@
-"""Random crops and flips, drawn from (seed, epoch, index): a resumed run sees the same pixels."""
+"""Random crops and flips that depend only on (seed, epoch, index), so a resumed run sees the same pixels."""
 
 from __future__ import annotations
 
@@ -14,32 +14,39 @@ from arcvq.errors import ArcvqError
 
 @dataclass(frozen=True)
 class Augmentation:
-    """flip  mirror left and right, every other time
-    crop  side of a square cut out at a random place
+    """Random changes of training images.
+
+    flip  mirror left and right, with probability 1/2
+    crop  side of a square crop at a random position
     """
 
     flip: bool = False
     crop: int | None = None
 
     def check(self, height: int, width: int) -> None:
+        """Raise if the crop is larger than images of this size."""
         if self.crop is not None and not 1 <= self.crop <= min(height, width):
             raise ArcvqError(f"data.crop is {self.crop}, but the images are {height}×{width}")
 
 
-def draw(options: Augmentation, size: tuple[int, int], seed: int, epoch: int, index: Tensor) -> dict[str, Tensor]:
-    """For images `index` (b,) of this size: `flip` bool (b,), `top` and `left` int64 (b,)."""
+def draw_augmentation(
+    options: Augmentation, size: tuple[int, int], seed: int, epoch: int, index: Tensor
+) -> dict[str, Tensor]:
+    """Random flips (`flip`, bool (b,)) and crop positions (`top` and `left`, int64 (b,)) for the images `index` (b,)."""
     draws = {}
     if options.flip:
         draws["flip"] = torch.from_numpy(random_bits(seed, epoch, 0, index.numpy()) & np.uint64(1)).bool()
     if options.crop is not None:
         for stream, (name, side) in enumerate(zip(("top", "left"), size), 1):
-            places = np.uint64(side - options.crop + 1)
-            draws[name] = torch.from_numpy((random_bits(seed, epoch, stream, index.numpy()) % places).astype(np.int64))
+            positions = np.uint64(side - options.crop + 1)
+            draws[name] = torch.from_numpy(
+                (random_bits(seed, epoch, stream, index.numpy()) % positions).astype(np.int64)
+            )
     return draws
 
 
 def augment(pixels: Tensor, draws: Mapping[str, Tensor], options: Augmentation) -> Tensor:
-    """Cut out and mirror pixels (b, C, H, W). Reads nothing on the host."""
+    """Crop and flip pixels (b, C, H, W) as drawn by `draw_augmentation`. Reads nothing on the host."""
     if options.crop is not None:
         steps = torch.arange(options.crop, device=pixels.device)
         rows = (draws["top"][:, None] + steps)[:, None, :, None]  # (b, 1, crop, 1)
@@ -53,7 +60,7 @@ def augment(pixels: Tensor, draws: Mapping[str, Tensor], options: Augmentation) 
 
 
 def random_bits(seed: int, epoch: int, stream: int, index: np.ndarray) -> np.ndarray:
-    """uint64 (b,): SplitMix64 of the four numbers, the same on every machine."""
+    """Random uint64 (b,), one per image: SplitMix64 of the four numbers, equal on every machine."""
     key = np.random.SeedSequence([seed, epoch, stream]).generate_state(1, np.uint64)[0]
     with np.errstate(over="ignore"):
         bits = key + (index.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)

@@ -1,4 +1,4 @@
-"""CIFAR-10: the official binary version, or the pickled one through torchvision, which checks its md5 first."""
+"""CIFAR-10, from the official binary files, or from the pickled ones through torchvision, which checks their md5 first."""
 
 from pathlib import Path
 
@@ -19,19 +19,21 @@ RECORD = 1 + 3 * 32 * 32  # a label, then the red, green and blue planes
 
 
 def expected_files(split: str) -> list[str]:
+    """Paths of the binary files of a split, below the data root."""
     return [f"{BINARY_FOLDER}/{name}" for name in BINARY_FILES[split]]
 
 
-def find_cifar(root: Path, split: str) -> InMemoryImages | None:
-    """Whichever version lies below `root`, or None. The binary one comes first: reading it cannot run code."""
+def load_cifar(root: Path, split: str) -> InMemoryImages | None:
+    """Load the binary or else the pickled version below `root`; None if there is neither. Reading the binary one runs no code."""
     if (root / BINARY_FOLDER).is_dir():
-        return read_binary([root / BINARY_FOLDER / name for name in BINARY_FILES[split]])
+        return read_binary_files([root / BINARY_FOLDER / name for name in BINARY_FILES[split]])
     if (root / PICKLED_FOLDER).is_dir():
-        return read_pickled(root, split)
+        return read_pickled_files(root, split)
     return None
 
 
-def read_binary(paths: list[Path]) -> InMemoryImages:
+def read_binary_files(paths: list[Path]) -> InMemoryImages:
+    """Read and check CIFAR-10's binary files."""
     pixels, labels = [], []
     for path in paths:
         try:
@@ -52,7 +54,8 @@ def read_binary(paths: list[Path]) -> InMemoryImages:
     return InMemoryImages("cifar10", torch.cat(pixels), torch.cat(labels))
 
 
-def read_pickled(root: Path, split: str) -> InMemoryImages:
+def read_pickled_files(root: Path, split: str) -> InMemoryImages:
+    """Read CIFAR-10's pickled files through torchvision."""
     try:
         # torchvision compares each file's md5 with the published one before it unpickles anything.
         dataset = torchvision.datasets.CIFAR10(root, train=split == "train", download=False)

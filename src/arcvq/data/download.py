@@ -1,4 +1,4 @@
-"""Bring a published data set into the data root, through torchvision."""
+"""Download published data sets through torchvision."""
 
 import os
 import shutil
@@ -12,24 +12,27 @@ from arcvq.errors import ArcvqError
 
 
 def download(root: Path, name: str, split: str) -> None:
-    """Fetch into a temporary folder and move what arrived whole: an interrupted download leaves nothing behind,
-    and two processes that fetch at once do not write into each other's files."""
+    """Download a data set to a temporary folder, then move its files below `root`.
+
+    So an interrupted download leaves no partial files, and two processes can download at once.
+    """
     temporary: str | None = None
     try:
         root.mkdir(parents=True, exist_ok=True)
         temporary = tempfile.mkdtemp(prefix=".download-", dir=root)
         torchvision_class(name)(temporary, download=True)
-        publish(Path(temporary), root, name)
+        move_into_root(Path(temporary), root, name)
     except Exception as error:
-        # Which exception a failed download ends in differs with the mirror, the proxy and the torchvision version.
+        # The exception of a failed download depends on the mirror, the proxy and the torchvision version.
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise not_found(root, name, split, f"the download failed: {reason.rstrip(':.')}") from None
+        raise not_found_error(root, name, split, f"the download failed: {reason.rstrip(':.')}") from None
     finally:
         if temporary is not None:
             shutil.rmtree(temporary, ignore_errors=True)
 
 
 def torchvision_class(name: str) -> type[torchvision.datasets.VisionDataset]:
+    """The torchvision data set class that downloads this set."""
     return {
         "mnist": torchvision.datasets.MNIST,
         "fashion-mnist": torchvision.datasets.FashionMNIST,
@@ -37,7 +40,8 @@ def torchvision_class(name: str) -> type[torchvision.datasets.VisionDataset]:
     }[name]
 
 
-def publish(temporary: Path, root: Path, name: str) -> None:
+def move_into_root(temporary: Path, root: Path, name: str) -> None:
+    """Move the downloaded files of a data set from `temporary` below `root`."""
     if name == "cifar10":
         if not (root / cifar.PICKLED_FOLDER).exists():
             os.replace(temporary / cifar.PICKLED_FOLDER, root / cifar.PICKLED_FOLDER)
@@ -48,11 +52,12 @@ def publish(temporary: Path, root: Path, name: str) -> None:
             os.replace(temporary / relative, root / relative)
 
 
-def not_found(root: Path, name: str, split: str, reason: str) -> ArcvqError:
+def not_found_error(root: Path, name: str, split: str, reason: str) -> ArcvqError:
+    """The error for a data set that is not below `root`; names the expected files."""
     if name == "cifar10":
         files = f"{', '.join(cifar.expected_files(split))} (or the folder {cifar.PICKLED_FOLDER})"
     else:
         files = f"{', '.join(idx.expected_files(name, split))} (each may end in .gz)"
     return ArcvqError(
-        f"{name} is not in {root} ({reason}); put there {files}, or point ARCVQ_DATA at a folder that has them"
+        f"{name} is not in {root} ({reason}); put {files} there, or point ARCVQ_DATA at a folder that has them"
     )

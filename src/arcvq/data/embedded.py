@@ -1,4 +1,4 @@
-"""The sample that travels in the package: 12,000 images of Fashion-MNIST, so that everything runs without a network."""
+"""The sample data set in the package: 12,000 images of Fashion-MNIST, so that everything runs without a network."""
 
 import hashlib
 import lzma
@@ -19,7 +19,7 @@ SIDE = 28
 
 @cache
 def load_sample(split: str) -> InMemoryImages:
-    """Decoded once per process; the file's layout is described in sample/README.md."""
+    """One split of the sample, decoded once per process. The file format is described in sample/README.md."""
     content = sample_bytes()
     total = sum(COUNTS.values())
     first, last = (0, COUNTS["train"]) if split == "train" else (COUNTS["train"], total)
@@ -30,6 +30,7 @@ def load_sample(split: str) -> InMemoryImages:
 
 @cache
 def sample_bytes() -> bytes:
+    """The sample's decompressed file, checked against its SHA-256."""
     compressed = (resources.files("arcvq.data") / "sample" / FILE).read_bytes()
     if hashlib.sha256(compressed).hexdigest() != SHA256:
         raise ArcvqError(f"the embedded sample {FILE} is damaged; reinstall arcvq")

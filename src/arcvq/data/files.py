@@ -1,4 +1,4 @@
-"""One image file to one uint8 tensor, and back."""
+"""Read an image file to a uint8 tensor, and write one as PNG."""
 
 import io
 import struct
@@ -14,13 +14,13 @@ from arcvq.data.images import Size, height_and_width
 from arcvq.errors import ArcvqError
 from arcvq.storage import write_bytes
 
-# What Pillow raises on damaged files, format by format.
+# The exceptions of Pillow's decoders for damaged files.
 DECODE_ERRORS = (OSError, SyntaxError, ValueError, EOFError, struct.error, Image.DecompressionBombError)
 MODES = {1: "L", 3: "RGB"}
 
 
 class UnreadableImage(ArcvqError):
-    """An image file that cannot be read, and why."""
+    """An image file that cannot be read, with the reason."""
 
     def __init__(self, path: Path | str, reason: str) -> None:
         super().__init__(f"cannot read the image {path} ({reason}); repair the file or take it out")
@@ -28,16 +28,16 @@ class UnreadableImage(ArcvqError):
 
 
 def read_image(path: Path | str, channels: int, size: Size | None = None) -> Tensor:
-    """Decode `path` to uint8 (C, H, W). With `size`, the image is resized until it covers that size, and the centre is kept."""
+    """Decode an image file to uint8 (C, H, W). With `size`, it is resized to cover that size and cropped to the centre."""
     if channels not in MODES:
-        raise ArcvqError(f"an image has 1 or 3 channels here, but {channels} were asked for")
+        raise ArcvqError(f"channels is {channels}; it must be 1 or 3")
     try:
         with Image.open(path) as opened:
-            image = in_mode(upright(opened), MODES[channels])
+            image = convert_mode(apply_exif_orientation(opened), MODES[channels])
     except DECODE_ERRORS as error:
-        raise UnreadableImage(path, reason_of(error)) from None
+        raise UnreadableImage(path, error_reason(error)) from None
     if size is not None:
-        image = fit(image, *height_and_width(size))
+        image = resize_and_crop(image, *height_and_width(size))
     pixels = torch.from_numpy(np.array(image, dtype=np.uint8))  # (H, W) or (H, W, 3)
     if channels == 1:
         return pixels.unsqueeze(0)
@@ -45,7 +45,7 @@ def read_image(path: Path | str, channels: int, size: Size | None = None) -> Ten
 
 
 class Header(NamedTuple):
-    """What an image file says of itself before it is decoded."""
+    """Size and colour of an image file, known without decoding it."""
 
     width: int
     height: int
@@ -53,18 +53,20 @@ class Header(NamedTuple):
 
 
 def image_header(path: Path | str) -> Header:
+    """Read width, height and whether it is greyscale from an image file, without decoding its pixels."""
     try:
         with Image.open(path) as opened:
             width, height = opened.size
-            # EXIF orientations 5 to 8 turn the image by 90 degrees.
+            # EXIF orientations 5 to 8 rotate the image by 90 degrees.
             if opened.getexif().get(0x0112, 1) >= 5:
                 width, height = height, width
             return Header(width, height, opened.mode in ("1", "L", "LA", "I", "I;16", "I;16B", "I;16L", "F"))
     except DECODE_ERRORS as error:
-        raise UnreadableImage(path, reason_of(error)) from None
+        raise UnreadableImage(path, error_reason(error)) from None
 
 
-def reason_of(error: BaseException) -> str:
+def error_reason(error: BaseException) -> str:
+    """The reason why an image cannot be read, in one line."""
     if isinstance(error, UnidentifiedImageError):
         return "not an image"
     if isinstance(error, OSError) and error.strerror:
@@ -72,25 +74,25 @@ def reason_of(error: BaseException) -> str:
     return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
-def upright(image: Image.Image) -> Image.Image:
-    """A camera may store its pictures turned, with a note of how: undo that."""
+def apply_exif_orientation(image: Image.Image) -> Image.Image:
+    """Rotate an image as its EXIF orientation says: cameras may store photos rotated."""
     return ImageOps.exif_transpose(image)
 
 
-def in_mode(image: Image.Image, mode: str) -> Image.Image:
-    """Greyscale, palette, alpha and 16-bit files as plain `L` or `RGB`; alpha is dropped."""
+def convert_mode(image: Image.Image, mode: str) -> Image.Image:
+    """Convert any Pillow image (palette, alpha, 16-bit) to mode `L` or `RGB`; alpha is dropped."""
     if image.mode.startswith("I"):
         # Pillow's own conversion clips 16-bit greys at 255 instead of scaling them.
         levels = np.asarray(image).astype(np.float64)
         image = Image.fromarray(np.clip(np.rint(levels / 257.0), 0, 255).astype(np.uint8))
     if image.mode == "P" and "transparency" in image.info:
-        # A palette whose transparency is a table goes through RGBA, else Pillow warns and may misread it.
+        # Through RGBA: else Pillow warns about a palette with a transparency table and may misread it.
         image = image.convert("RGBA")
     return image.convert(mode)
 
 
-def fit(image: Image.Image, height: int, width: int) -> Image.Image:
-    """Resized (bicubic, antialiased) until it covers height × width, then the centre of that size."""
+def resize_and_crop(image: Image.Image, height: int, width: int) -> Image.Image:
+    """Resize (bicubic, antialiased) until the image covers height × width, then crop the centre."""
     scale = max(height / image.height, width / image.width)
     if scale != 1.0:
         covering = max(width, round(image.width * scale)), max(height, round(image.height * scale))
@@ -100,7 +102,7 @@ def fit(image: Image.Image, height: int, width: int) -> Image.Image:
 
 
 def write_png(path: Path | str, pixels: Tensor) -> None:
-    """Write uint8 (C, H, W) as PNG. A reader sees the old file or the whole new one, never a part."""
+    """Write uint8 (C, H, W) as PNG, atomically."""
     if pixels.dtype != torch.uint8 or pixels.ndim != 3 or pixels.shape[0] not in MODES:
         raise ArcvqError(
             f"write_png takes uint8 (1 or 3, H, W), but got {pixels.dtype} {tuple(pixels.shape)}; see to_uint8"

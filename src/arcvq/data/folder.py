@@ -11,19 +11,19 @@ from torch import Tensor
 
 from arcvq.data.files import Header, UnreadableImage, image_header, read_image
 from arcvq.data.images import Images, InMemoryImages, Size, check_limit, height_and_width
-from arcvq.data.reading import check_readable, read_each
+from arcvq.data.reading import raise_if_unreadable, read_in_threads
 from arcvq.data.variance import cached_variance
 from arcvq.errors import ArcvqError
 
 EXTENSIONS = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif"})
-# A folder that takes no more than this, decoded, is decoded once and kept.
+# A folder whose decoded images take at most these bytes is kept in memory.
 MEMORY_LIMIT = 1 << 30
-# Without a test folder, every HOLD_OUT-th file is kept for testing.
-HOLD_OUT = 20
+# Without a test folder, about one file in TEST_EVERY is used for testing.
+TEST_EVERY = 20
 
 
 class FolderImages:
-    """Image files, decoded on demand by a few threads (Pillow releases the interpreter's lock while it decodes)."""
+    """A set of image files that are decoded by threads when a batch needs them."""
 
     def __init__(
         self,
@@ -50,24 +50,26 @@ class FolderImages:
         return len(self.paths)
 
     def decode(self, path: Path) -> Tensor:
+        """Decode one file to uint8 (C, H, W), and check its size."""
         pixels = read_image(path, self.channels, self.image_size)
         if pixels.shape != (self.channels, self.height, self.width):
             found = f"{pixels.shape[2]}x{pixels.shape[1]}"
-            raise ArcvqError(f"{path} is {found}, the others {self.width}x{self.height}; give an image_size")
+            raise ArcvqError(f"{path} is {found}, but the others are {self.width}x{self.height}; give an image_size")
         return pixels
 
     def gather(self, indices: Tensor) -> Tensor:
+        """Decode the images `indices` (B,) to uint8 (B, C, H, W) on the set's device."""
         batch = torch.empty(len(indices), self.channels, self.height, self.width, dtype=torch.uint8)
-        check_readable(self.decode_into(batch, [self.paths[index] for index in indices.tolist()]))
+        raise_if_unreadable(self.decode_into(batch, [self.paths[index] for index in indices.tolist()]))
         if self.device.type == "cuda":
             # Pinned memory lets the copy run beside the device's work.
             return batch.pin_memory().to(self.device, non_blocking=True)
         return batch.to(self.device)
 
     def decode_into(self, pixels: Tensor, paths: Sequence[Path]) -> list[UnreadableImage]:
-        """Decode `paths` into uint8 (B, C, H, W); which of them could not be read."""
+        """Decode `paths` into the tensor `pixels`, uint8 (B, C, H, W); returns the errors of unreadable files."""
         unreadable = []
-        for target, decoded in zip(pixels, read_each(paths, self.decode)):
+        for target, decoded in zip(pixels, read_in_threads(paths, self.decode)):
             if isinstance(decoded, UnreadableImage):
                 unreadable.append(decoded)
             else:
@@ -75,6 +77,7 @@ class FolderImages:
         return unreadable
 
     def to(self, device: torch.device | str) -> "FolderImages":
+        """The same set, with batches on `device`."""
         return FolderImages(
             self.name,
             self.paths,
@@ -87,26 +90,27 @@ class FolderImages:
         )
 
     def pixel_variance(self) -> float:
+        """Population variance of all pixels in the [-1, 1] scale, cached on disk."""
         return cached_variance(self)
 
 
 def load_folder(
     folder: Path, *, split: str, image_size: Size | None = None, limit: int | None = None, name: str | None = None
 ) -> Images:
-    """The images below `folder`: decoded into memory when they fit in MEMORY_LIMIT, else decoded on demand.
+    """Load one split of the images below `folder`: into memory if they fit in MEMORY_LIMIT, else decoded on demand.
 
-    `folder/train` and `folder/test` (or `folder/val`) are the splits when they exist; otherwise about one file
-    in 20 is held out for testing, chosen by its name. Labels are the names of the first level of folders, in sorted order. A
-    `limit` spreads its picks evenly over the sorted files, because those are grouped by class. One error names all files that
-    cannot be read: those without an image's header, and of a set that is kept in memory those that cannot be decoded.
+    The splits are `folder/train` and `folder/test` (or `folder/val`) if both exist; otherwise about one file in 20 is used for
+    testing, chosen by its name. Labels number the sorted names of the first level of folders. `limit` picks files evenly from the
+    sorted list, which is grouped by class. One error names all files without an image header and, for a set in memory, all files
+    that cannot be decoded.
     """
     check_limit(limit)
     splits = split_paths(folder)
     every_path = splits["train"] + splits["test"]
-    headers = list(read_each([path for _, path in every_path], image_header))
+    headers = list(read_in_threads([path for _, path in every_path], image_header))
     unreadable = [header for header in headers if isinstance(header, UnreadableImage)]
     if len(unreadable) == len(headers):
-        check_readable(unreadable)
+        raise_if_unreadable(unreadable)
     channels, height, width = common_format(every_path, headers, image_size)
     paths = splits[split]
     if not paths:
@@ -126,37 +130,40 @@ def load_folder(
         labels=labels,
     )
     if len(images) * channels * height * width > MEMORY_LIMIT:
-        check_readable(unreadable)
+        raise_if_unreadable(unreadable)
         return images
     pixels = torch.empty(len(images), channels, height, width, dtype=torch.uint8)
     unreadable += images.decode_into(pixels, images.paths)
-    check_readable({error.path: error for error in unreadable}.values())
+    raise_if_unreadable({error.path: error for error in unreadable}.values())
     return InMemoryImages(images.name, pixels, labels)
 
 
-# A file's path relative to its split's folder (its order and class come from it), and the path to open.
+# A file's path relative to its split's folder, which decides its order and class, and the path to open.
 FoundFile = tuple[Path, Path]
 
 
 def split_paths(folder: Path) -> dict[str, list[FoundFile]]:
+    """The image files of the train and the test split below `folder`."""
     if not folder.is_dir():
         raise ArcvqError(f"no such folder: {folder}; give folder:PATH with the path of a folder of images")
     held_out = next((folder / name for name in ("test", "val") if (folder / name).is_dir()), None)
     if (folder / "train").is_dir() and held_out is not None:
         return {"train": image_paths(folder / "train"), "test": image_paths(held_out)}
-    # Only one of the two folders, or neither: split what is there.
+    # Without both folders, split the files.
     found = image_paths(folder / "train" if (folder / "train").is_dir() else folder)
-    # By the name alone, so that adding files later moves none from one side to the other.
-    test = [entry for entry in found if crc32(entry[0].as_posix().encode()) % HOLD_OUT == 0] or found[-1:]
-    test = test[: len(found) - 1] or test  # a handful of unlucky names must not leave nothing to train on
+    # By name alone, so that files added later move none from one split to the other.
+    test = [entry for entry in found if crc32(entry[0].as_posix().encode()) % TEST_EVERY == 0] or found[-1:]
+    test = test[: len(found) - 1] or test  # if all names hash to test, keep one to train on
     chosen = {path for _, path in test}
     return {"train": [entry for entry in found if entry[1] not in chosen], "test": test}
 
 
 def image_paths(folder: Path) -> list[FoundFile]:
-    """Every image file below `folder`, sorted by relative path with forward slashes (the same on every system). One warning
-    counts the files that are none."""
-    # Files that begin with a dot are other programs' leftovers.
+    """All image files below `folder`, sorted by relative path; a warning counts the other files.
+
+    Hidden files are ignored: other programs leave them. Paths are compared with forward slashes, so the order is the same on
+    every system.
+    """
     files = [path for path in files_below(folder) if not path.name.startswith(".")]
     found = [(path.relative_to(folder), path) for path in files if path.suffix.lower() in EXTENSIONS]
     if not found:
@@ -169,7 +176,7 @@ def image_paths(folder: Path) -> list[FoundFile]:
 
 
 def files_below(folder: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
-    """Links to folders are followed, except to a folder that the link itself is in."""
+    """Yield all files below `folder`; follows links to folders, except to one above the link (`above`)."""
     above += (folder.resolve(),)
     for path in folder.iterdir():
         if path.is_file():
@@ -181,7 +188,7 @@ def files_below(folder: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
 def common_format(
     paths: Sequence[FoundFile], headers: Sequence[Header | UnreadableImage], image_size: Size | None
 ) -> tuple[int, int, int]:
-    """Channels, height and width that every image of the folder will have; one channel only if all are greyscale."""
+    """Channels, height and width for all images of the folder; one channel only if all are greyscale."""
     read = [(path, header) for (_, path), header in zip(paths, headers) if isinstance(header, Header)]
     channels = 1 if all(header.grey for _, header in read) else 3
     if image_size is not None:
@@ -197,7 +204,7 @@ def common_format(
 
 
 def class_labels(paths: Sequence[FoundFile], every_path: Sequence[FoundFile]) -> Tensor | None:
-    """Classes are counted over both splits, so that a label means the same in each."""
+    """Labels from the first folder of each path, numbered over both splits; None if a file is in no folder."""
     if any(len(relative.parts) < 2 for relative, _ in every_path):
         return None
     classes = {name: index for index, name in enumerate(sorted({relative.parts[0] for relative, _ in every_path}))}

@@ -1,4 +1,4 @@
-"""MNIST and Fashion-MNIST: idx files, plain or gzipped, in torchvision's folder layout."""
+"""MNIST and Fashion-MNIST from idx files, plain or gzipped, in torchvision's folder layout."""
 
 import gzip
 import struct
@@ -11,22 +11,22 @@ import torch
 from arcvq.data.images import InMemoryImages
 from arcvq.errors import ArcvqError
 
-# The folder torchvision keeps each set in.
+# torchvision's folder for each set.
 FOLDERS = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST"}
 PREFIXES = {"train": "train", "test": "t10k"}
 UNSIGNED_BYTES = 0x08
-# No published set is larger; a small .gz can unpack to any size.
-LIMIT = 1 << 30
+# More bytes than any published set has; a small .gz can unpack to any size.
+MAX_BYTES = 1 << 30
 
 
 def expected_files(name: str, split: str) -> list[str]:
-    """Paths below the data root; each may also end in .gz."""
+    """Paths of a split's image and label file below the data root; each may also end in .gz."""
     prefix = f"{FOLDERS[name]}/raw/{PREFIXES[split]}"
     return [f"{prefix}-images-idx3-ubyte", f"{prefix}-labels-idx1-ubyte"]
 
 
-def find_idx(root: Path, name: str, split: str) -> list[Path] | None:
-    """The image file and the label file, or None when either is absent."""
+def find_idx_files(root: Path, name: str, split: str) -> list[Path] | None:
+    """The existing image and label file of a split; None if either is absent."""
     found = []
     for relative in expected_files(name, split):
         candidates = [root / relative, root / f"{relative}.gz"]
@@ -38,6 +38,7 @@ def find_idx(root: Path, name: str, split: str) -> list[Path] | None:
 
 
 def read_idx_images(name: str, image_path: Path, label_path: Path) -> InMemoryImages:
+    """Read an image file and its label file."""
     pixels = read_idx(image_path, dimensions=3)  # (N, H, W)
     labels = read_idx(label_path, dimensions=1)  # (N,)
     if len(pixels) != len(labels):
@@ -48,10 +49,10 @@ def read_idx_images(name: str, image_path: Path, label_path: Path) -> InMemoryIm
 
 
 def read_idx(path: Path, dimensions: int) -> np.ndarray:
-    """An idx file of unsigned bytes: two zero bytes, the type, the number of dimensions, their sizes, the data."""
+    """Read an idx file of unsigned bytes: two zero bytes, the type, the number of dimensions, their sizes, the data."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            content = file.read(LIMIT)
+            content = file.read(MAX_BYTES)
     except (OSError, EOFError, zlib.error) as error:
         raise ArcvqError(f"cannot read {path} ({error}); delete it and fetch it again") from None
     header_bytes = 4 + 4 * dimensions
@@ -65,7 +66,7 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
     expected = header_bytes + int(np.prod(shape, dtype=np.int64))
     if len(content) != expected or shape[0] == 0:
         raise ArcvqError(
-            f"{path} holds {len(content)} bytes, but its header announces {expected} for {shape[0]} items; "
+            f"{path} holds {len(content)} bytes, but its header says {expected} for {shape[0]} items; "
             "delete it and fetch it again"
         )
     return np.frombuffer(content, dtype=np.uint8, offset=header_bytes).reshape(shape).copy()

@@ -1,4 +1,4 @@
-"""A set of equally sized 8-bit images: what every loader gives, and the version that lives in memory."""
+"""Sets of equally sized 8-bit images: the interface of all sets, and the set in memory."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -10,14 +10,15 @@ from torchvision.transforms.v2 import functional as transforms
 
 from arcvq.errors import ArcvqError
 
-# Images per step wherever a whole set is walked through.
+# Images that are processed at a time when a function goes through a whole set.
 CHUNK = 1024
 
-# Of an image: the side of a square, or (height, width).
+# An image size: the side of a square, or (height, width).
 Size = int | tuple[int, int]
 
 
 def height_and_width(size: Size) -> tuple[int, int]:
+    """The (height, width) of an image size, checked to be at least 1."""
     height, width = size if isinstance(size, tuple) else (size, size)
     if min(height, width) < 1:
         raise ArcvqError(f"image_size is {size}; it must be at least 1")
@@ -25,7 +26,7 @@ def height_and_width(size: Size) -> tuple[int, int]:
 
 
 class Images(Protocol):
-    """Equally sized images, addressed by index. Pixels stay uint8 until a model wants floats."""
+    """Equally sized uint8 images that are addressed by index."""
 
     @property
     def name(self) -> str: ...
@@ -42,18 +43,18 @@ class Images(Protocol):
     def __len__(self) -> int: ...
 
     def gather(self, indices: Tensor) -> Tensor:
-        """uint8 (B, C, H, W) on the set's device, for int64 indices (B,)."""
+        """The images at int64 indices (B,), as uint8 (B, C, H, W) on the set's device."""
 
     def to(self, device: torch.device | str) -> "Images":
-        """The same set, giving its batches on `device`."""
+        """The same set, with batches on `device`."""
 
     def pixel_variance(self) -> float:
-        """Population variance of all pixels, in the [-1, 1] scale."""
+        """Population variance of all pixels in the [-1, 1] scale."""
 
 
 @dataclass(frozen=True)
 class InMemoryImages:
-    """The whole set as one tensor, on whichever device."""
+    """A set of images as one tensor on any device."""
 
     name: str
     pixels: Tensor  # uint8 (N, C, H, W)
@@ -87,17 +88,20 @@ class InMemoryImages:
         return self.pixels.device
 
     def gather(self, indices: Tensor) -> Tensor:
+        """The images at int64 indices (B,), as uint8 (B, C, H, W)."""
         return self.pixels[indices.to(self.pixels.device)]
 
     def to(self, device: torch.device | str) -> "InMemoryImages":
+        """A copy of the set on `device`."""
         return InMemoryImages(self.name, self.pixels.to(device), self.labels)
 
     def pixel_variance(self) -> float:
-        return variance_of(self)
+        """Population variance of all pixels in the [-1, 1] scale."""
+        return compute_pixel_variance(self)
 
 
-def variance_of(images: Images) -> float:
-    """Exact and in one pass: 256 counters hold all that the variance of 8-bit pixels depends on."""
+def compute_pixel_variance(images: Images) -> float:
+    """Population variance of all pixels in the [-1, 1] scale, exact and in one pass, from a histogram of the 256 levels."""
     if len(images) == 0:
         raise ArcvqError(f"{images.name} has no images, so its pixels have no variance")
     histogram = torch.zeros(256, dtype=torch.int64)
@@ -110,8 +114,8 @@ def variance_of(images: Images) -> float:
     return float((weights * (levels - mean).square()).sum())
 
 
-def resized(images: InMemoryImages, size: Size) -> InMemoryImages:
-    """The set at another size: each image is resized (antialiased bicubic) until it covers that size, and the centre is kept."""
+def resize_images(images: InMemoryImages, size: Size) -> InMemoryImages:
+    """Resize every image (antialiased bicubic) until it covers `size`, then crop the centre."""
     height, width = height_and_width(size)
     if (images.height, images.width) == (height, width):
         return images
@@ -129,12 +133,13 @@ def resized(images: InMemoryImages, size: Size) -> InMemoryImages:
 
 
 def check_limit(limit: int | None) -> None:
+    """Raise if the number of images to load is below 1; None means all."""
     if limit is not None and limit < 1:
         raise ArcvqError(f"limit is {limit}; it must be at least 1, or left out for the whole set")
 
 
 def first_images(images: InMemoryImages, limit: int | None) -> InMemoryImages:
-    """The first `limit` images."""
+    """The first `limit` images of the set, or all."""
     check_limit(limit)
     if limit is None or limit >= len(images):
         return images
@@ -143,10 +148,10 @@ def first_images(images: InMemoryImages, limit: int | None) -> InMemoryImages:
 
 
 def hold_out(images: Images, count: int) -> tuple[InMemoryImages, InMemoryImages]:
-    """All but the last `count` images, and those. The published sets lie in no order; a folder lies in that of its classes."""
+    """Split off the last `count` images: (the others, the last ones). Not for folders, which are sorted by class."""
     if not isinstance(images, InMemoryImages) or images.name.startswith("folder:"):
         raise ArcvqError(
-            f"{images.name}: data.holdout is for published sets; a folder can have a folder test of its own"
+            f"{images.name}: data.holdout is for published sets; put the images to hold out into a folder test"
         )
     if not 1 <= count < len(images):
         raise ArcvqError(f"data.holdout is {count}, but {images.name} has {len(images)} training images: leave some")

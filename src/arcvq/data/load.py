@@ -1,16 +1,16 @@
-"""Data sets by name."""
+"""Load data sets by name."""
 
 import os
 from pathlib import Path
 from typing import Literal
 
-from arcvq.data.cifar import find_cifar
+from arcvq.data.cifar import load_cifar
 from arcvq.data.download import download as fetch_published
-from arcvq.data.download import not_found
+from arcvq.data.download import not_found_error
 from arcvq.data.embedded import load_sample
 from arcvq.data.folder import load_folder
-from arcvq.data.idx import find_idx, read_idx_images
-from arcvq.data.images import Images, InMemoryImages, Size, first_images, resized
+from arcvq.data.idx import find_idx_files, read_idx_images
+from arcvq.data.images import Images, InMemoryImages, Size, first_images, resize_images
 from arcvq.errors import ArcvqError
 
 Split = Literal["train", "test"]
@@ -18,12 +18,12 @@ PUBLISHED = ("mnist", "fashion-mnist", "cifar10")
 
 
 def data_names() -> list[str]:
-    """What load_images takes; PATH stands for a folder of images."""
+    """The names that load_images accepts; PATH stands for a folder of images."""
     return ["sample", *PUBLISHED, "folder:PATH"]
 
 
 def data_root() -> Path:
-    """Where published sets are looked for and kept: ARCVQ_DATA, or a cache folder in the home folder."""
+    """The folder of published sets: ARCVQ_DATA, or ~/.cache/arcvq/data."""
     return Path(os.environ.get("ARCVQ_DATA") or Path.home() / ".cache" / "arcvq" / "data")
 
 
@@ -36,11 +36,11 @@ def load_images(
     limit: int | None = None,
     download: bool = True,
 ) -> Images:
-    """One split of a data set.
+    """Load one split of a data set.
 
-    `limit` keeps the first so many images (of a folder: so many, spread evenly over it). With `image_size`, the side of a
-    square or (height, width), images are resized until they cover that size, and the centre is kept. A published set that is
-    not below `root` is downloaded, unless `download` is off.
+    `limit` keeps the first images only (of a folder: images spread evenly over it). With `image_size`, the side of a square or
+    (height, width), images are resized until they cover that size and cropped to the centre. A published set that is not below
+    `root` is downloaded, unless `download` is off.
     """
     if split not in ("train", "test"):
         raise ArcvqError(f"unknown split {split!r}; use 'train' or 'test'")
@@ -56,24 +56,26 @@ def load_images(
     else:
         raise ArcvqError(f"unknown data set {name!r}; choose one of {', '.join(data_names())}")
     images = first_images(images, limit)
-    return images if image_size is None else resized(images, image_size)
+    return images if image_size is None else resize_images(images, image_size)
 
 
 def load_published(name: str, split: Split, root: Path, download: bool) -> InMemoryImages:
-    images = on_disk(name, split, root)
+    """Load MNIST, Fashion-MNIST or CIFAR-10 from `root`, and download it if it is absent."""
+    images = load_from_disk(name, split, root)
     if images is not None:
         return images
     if not download:
-        raise not_found(root, name, split, "and downloading is off")
+        raise not_found_error(root, name, split, "downloading is off")
     fetch_published(root, name, split)
-    images = on_disk(name, split, root)
+    images = load_from_disk(name, split, root)
     if images is None:
-        raise not_found(root, name, split, "the download brought other files than expected")
+        raise not_found_error(root, name, split, "the downloaded files are not the expected ones")
     return images
 
 
-def on_disk(name: str, split: Split, root: Path) -> InMemoryImages | None:
+def load_from_disk(name: str, split: Split, root: Path) -> InMemoryImages | None:
+    """Load a published set from its files below `root`; None if they are absent."""
     if name == "cifar10":
-        return find_cifar(root, split)
-    files = find_idx(root, name, split)
+        return load_cifar(root, split)
+    files = find_idx_files(root, name, split)
     return None if files is None else read_idx_images(name, *files)

@@ -1,4 +1,4 @@
-"""Image files read and written by threads: Pillow releases the interpreter's lock while it decodes and encodes."""
+"""Threads that read and write image files: Pillow releases the interpreter's lock while it decodes and encodes."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,52 +14,55 @@ from arcvq.errors import ArcvqError
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-CORES = min(16, cpu_count() or 1)
-# How many unreadable files an error names.
-NAMED = 10
+THREADS = min(16, cpu_count() or 1)
+# How many unreadable files an error names at most.
+MAX_NAMED = 10
 
 
 @cache
 def image_threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(CORES, thread_name_prefix="arcvq-images")
+    """The process's thread pool for image files."""
+    return ThreadPoolExecutor(THREADS, thread_name_prefix="arcvq-images")
 
 
-def read_each(paths: Sequence[Path], read: Callable[[Path], Result]) -> Iterator[Result | UnreadableImage]:
-    """`read(path)` for each path, in order; the error takes the place of an image that cannot be read. Reads at most CHUNK ahead."""
+def read_in_threads(paths: Sequence[Path], read: Callable[[Path], Result]) -> Iterator[Result | UnreadableImage]:
+    """Yield `read(path)` for each path in order, or its UnreadableImage error. Threads read at most CHUNK files ahead."""
 
-    def read_one(path: Path) -> Result | UnreadableImage:
+    def read_or_error(path: Path) -> Result | UnreadableImage:
         try:
             return read(path)
         except UnreadableImage as error:
             return error
 
     for first in range(0, len(paths), CHUNK):
-        yield from image_threads().map(read_one, paths[first : first + CHUNK])
+        yield from image_threads().map(read_or_error, paths[first : first + CHUNK])
 
 
-def one_ahead(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-    """`work(item)` for each item, in order. A thread works on the next while the caller uses the present result; an error surfaces
-    at its own item."""
-    thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="arcvq-ahead")
+def prefetch(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+    """Yield `work(item)` for each item in order; a thread computes the next result while the caller uses the current one.
+
+    An error is raised when its item is due.
+    """
+    thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="arcvq-prefetch")
     try:
-        ahead: Future[Result] | None = None
+        current: Future[Result] | None = None
         for item in items:
             following = thread.submit(work, item)
-            if ahead is not None:
-                yield ahead.result()
-            ahead = following
-        if ahead is not None:
-            yield ahead.result()
+            if current is not None:
+                yield current.result()
+            current = following
+        if current is not None:
+            yield current.result()
     finally:
         thread.shutdown(cancel_futures=True)
 
 
-def check_readable(results: Iterable[object], hint: str = "") -> None:
-    """One error that names every image of `results` that could not be read."""
+def raise_if_unreadable(results: Iterable[object], hint: str = "") -> None:
+    """Raise one error that names all unreadable images among `results`; `hint` ends its message."""
     errors = [result for result in results if isinstance(result, UnreadableImage)]
     if len(errors) == 1:
         raise ArcvqError(f"{errors[0]}{hint}")
     if errors:
-        named = ", ".join(f"{error.path} ({error.reason})" for error in errors[:NAMED])
-        more = f" and {len(errors) - NAMED} more" if len(errors) > NAMED else ""
+        named = ", ".join(f"{error.path} ({error.reason})" for error in errors[:MAX_NAMED])
+        more = f" and {len(errors) - MAX_NAMED} more" if len(errors) > MAX_NAMED else ""
         raise ArcvqError(f"cannot read {len(errors)} images: {named}{more}; repair the files or take them out{hint}")

@@ -1,4 +1,4 @@
-"""Where batches come from: a function of seed and batch number, so that any position can be taken up again."""
+"""Sources of training batches. Each batch depends only on seed and batch number, so training can resume anywhere."""
 
 from __future__ import annotations
 
@@ -10,36 +10,38 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from arcvq.data.augment import Augmentation, augment, draw
+from arcvq.data.augment import Augmentation, augment, draw_augmentation
 from arcvq.data.batches import batch_count, batch_indices
 from arcvq.data.images import Images, InMemoryImages, first_images, hold_out
 from arcvq.data.load import load_images
-from arcvq.data.reading import one_ahead
+from arcvq.data.reading import prefetch
 from arcvq.errors import ArcvqError
 
 Batch = Mapping[str, Tensor]
 
 
 class Source:
-    """Batches by number. `number` counts global batches from 0; every process gets its part of each.
+    """Endless numbered batches. Numbers count global batches from 0; each process gets its part of every batch.
 
-    `batches` runs on the host, ahead of the device if it can. `fetch` turns what it hands out into what a task sees, on the
-    device: a resident set hands out indices, and looking them up is part of the step, so that a CUDA graph can hold it.
+    `batches` runs on the host, if possible ahead of the device. `fetch` runs on the device, as a part of the training step: a resident
+    source yields only indices from `batches` and looks them up in `fetch`, so that a CUDA graph can capture the lookup.
     """
 
     name: str
     batch_size: int  # of a global batch
     length: int
-    resident = False  # everything `fetch` reads stays where it is on the device
+    resident = False  # whether all data stays on the device, so that `batches` yields indices
 
     def batches(self, *, seed: int, first: int = 0, rank: int = 0, world: int = 1) -> Iterator[dict[str, Tensor]]:
-        """From global batch `first` on, without an end."""
+        """Yield this process's part of each global batch, without end, from batch number `first` on."""
         raise NotImplementedError
 
     def fetch(self, batch: Batch) -> Batch:
+        """Turn a batch of `batches` into the batch that a task sees."""
         return batch
 
     def to(self, device: torch.device) -> Source:
+        """The same source with its data on `device`."""
         return self
 
     @property
@@ -47,13 +49,13 @@ class Source:
         return batch_count(self.length, self.batch_size)
 
     def samples_in_batch(self, number: int) -> int:
-        """How many samples global batch `number` holds: the last of an epoch may be smaller."""
+        """Number of samples in global batch `number`; the last batch of an epoch may be smaller."""
         return min(self.batch_size, self.length - number % self.batches_per_epoch * self.batch_size)
 
     def index_batches(
         self, *, seed: int, first: int, rank: int, world: int, device: torch.device | str = "cpu"
     ) -> Iterator[tuple[int, Tensor]]:
-        """(epoch, int64 indices) of this process's part of each global batch."""
+        """Yield (epoch, int64 indices) for this process's part of each global batch, without end."""
         epoch, start = divmod(first, self.batches_per_epoch)
         while True:
             parts = batch_indices(
@@ -65,41 +67,44 @@ class Source:
 
 
 class TensorSource(Source):
-    """Named tensors of one length, resident on the device."""
+    """A source over named tensors of equal length, resident on the device."""
 
     resident = True
 
     def __init__(self, tensors: Mapping[str, Tensor], batch_size: int, name: str = "tensors") -> None:
         lengths = {len(tensor) for tensor in tensors.values()}
         if len(lengths) != 1 or lengths == {0}:
-            raise ArcvqError(f"{name}: expected tensors of one length above 0, got lengths {sorted(lengths)}")
+            raise ArcvqError(f"{name}: expected tensors of equal length above 0, got lengths {sorted(lengths)}")
         self.tensors, self.name, self.batch_size = dict(tensors), name, batch_size
         (self.length,) = lengths
 
     def batches(self, *, seed: int, first: int = 0, rank: int = 0, world: int = 1) -> Iterator[dict[str, Tensor]]:
+        """Yield {"index": int64 (b,)} for this process's part of each global batch."""
         device = next(iter(self.tensors.values())).device
         for _, index in self.index_batches(seed=seed, first=first, rank=rank, world=world, device=device):
             yield {"index": index}
 
     def fetch(self, batch: Batch) -> Batch:
+        """The rows of every tensor at the batch's indices."""
         return {name: tensor[batch["index"]] for name, tensor in self.tensors.items()}
 
     def to(self, device: torch.device) -> TensorSource:
+        """The same source with its tensors on `device`."""
         tensors = {name: tensor.to(device) for name, tensor in self.tensors.items()}
         return TensorSource(tensors, self.batch_size, self.name)
 
 
 @dataclass
 class ImageSource(Source):
-    """Batches of images: {"image": uint8 (b, C, H, W), "label": int64 (b,) where there are classes}.
+    """A source of image batches: {"image": uint8 (b, C, H, W), "label": int64 (b,) if there are classes}.
 
-    A set in memory is looked up on its device; other sets are decoded one batch ahead.
+    A set in memory is indexed on its device; other sets are decoded one batch ahead.
     """
 
     images: Images
     batch_size: int
     augmentation: Augmentation | None = None
-    name: str = ""  # the data set's, if left out
+    name: str = ""  # default: the name of the images
 
     def __post_init__(self) -> None:
         self.name, self.length = self.name or self.images.name, len(self.images)
@@ -116,52 +121,59 @@ class ImageSource(Source):
 
     @property
     def image_size(self) -> tuple[int, int]:
-        """Height and width of the images in a batch."""
+        """Height and width of the images in a batch, after cropping."""
         crop = self.augmentation.crop if self.augmentation else None
         return (crop, crop) if crop else (self.images.height, self.images.width)
 
     def pixel_variance(self) -> float:
-        """Population variance of all pixels, in the [-1, 1] scale."""
+        """Population variance of all pixels in the [-1, 1] scale, before augmentation."""
         return self.images.pixel_variance()
 
     def batches(self, *, seed: int, first: int = 0, rank: int = 0, world: int = 1) -> Iterator[dict[str, Tensor]]:
+        """Yield indices and drawn augmentations if the set is resident, else decoded and augmented images."""
         device = self.images.device if isinstance(self.images, InMemoryImages) else torch.device("cpu")
-        found = self.index_batches(seed=seed, first=first, rank=rank, world=world, device=device)
+        parts = self.index_batches(seed=seed, first=first, rank=rank, world=world, device=device)
         if self.resident:
-            yield from (self._index(epoch, index, seed) for epoch, index in found)
+            yield from (self._index_batch(epoch, index, seed) for epoch, index in parts)
         else:
-            yield from one_ahead(lambda part: self._decode(*part, seed), found)
+            yield from prefetch(lambda part: self._decode_batch(*part, seed), parts)
 
     def fetch(self, batch: Batch) -> Batch:
+        """Look up and augment the images of a resident set; decoded batches stay as they are."""
         if not self.resident:
             return batch
         fetched = {"image": self.images.gather(batch["index"])}
         if self.labels is not None:
             fetched["label"] = self.labels[batch["index"]]
         draws = {name: value for name, value in batch.items() if name != "index"}
-        return fetched if self.augmentation is None else fetched | {"image": self._augmented(fetched["image"], draws)}
+        return fetched if self.augmentation is None else fetched | {"image": self._augment(fetched["image"], draws)}
 
     def to(self, device: torch.device) -> ImageSource:
+        """The same source with its images on `device`."""
         return ImageSource(self.images.to(device), self.batch_size, self.augmentation, self.name)
 
-    def _index(self, epoch: int, index: Tensor, seed: int) -> dict[str, Tensor]:
-        return {"index": index, **self._draws(epoch, index, seed)}
+    def _index_batch(self, epoch: int, index: Tensor, seed: int) -> dict[str, Tensor]:
+        """The batch of a resident set: indices and drawn augmentations."""
+        return {"index": index, **self._draw_augmentation(epoch, index, seed)}
 
-    def _decode(self, epoch: int, index: Tensor, seed: int) -> dict[str, Tensor]:
+    def _decode_batch(self, epoch: int, index: Tensor, seed: int) -> dict[str, Tensor]:
+        """The batch of a set that is not resident: decoded, augmented images and their labels."""
         pixels = self.images.gather(index)
         if self.augmentation is not None:
-            pixels = self._augmented(pixels, self._draws(epoch, index, seed))
+            pixels = self._augment(pixels, self._draw_augmentation(epoch, index, seed))
         batch = {"image": pixels}
         return batch if self.labels is None else batch | {"label": self.labels[index.cpu()]}
 
-    def _draws(self, epoch: int, index: Tensor, seed: int) -> dict[str, Tensor]:
+    def _draw_augmentation(self, epoch: int, index: Tensor, seed: int) -> dict[str, Tensor]:
+        """Random flips and crop positions for these images, on their device."""
         if self.augmentation is None:
             return {}
         size = (self.images.height, self.images.width)
-        draws = draw(self.augmentation, size, seed, epoch, index.cpu())
+        draws = draw_augmentation(self.augmentation, size, seed, epoch, index.cpu())
         return {name: tensor.to(index.device, non_blocking=True) for name, tensor in draws.items()}
 
-    def _augmented(self, pixels: Tensor, draws: Mapping[str, Any]) -> Tensor:
+    def _augment(self, pixels: Tensor, draws: Mapping[str, Any]) -> Tensor:
+        """Crop and flip pixels as drawn."""
         assert self.augmentation is not None
         return augment(pixels, draws, self.augmentation)
 
@@ -177,11 +189,11 @@ def load_sources(
     evaluation_images: int | None = None,
     augmentation: Augmentation | None = None,
 ) -> tuple[ImageSource, ImageSource]:
-    """Training images of a data set, and those that evaluations see: the test set, or the last `holdout` training images."""
+    """The training source and the evaluation source of a data set: the test set, or the last `holdout` training images."""
     if holdout:
-        everything = load_images(name, split="train", root=root, image_size=image_size)
-        rest, held = hold_out(everything, holdout)
-        train, test = first_images(rest, limit), first_images(held, evaluation_images)
+        images = load_images(name, split="train", root=root, image_size=image_size)
+        rest, held_out = hold_out(images, holdout)
+        train, test = first_images(rest, limit), first_images(held_out, evaluation_images)
         source = ImageSource(train, batch_size, augmentation)
         return source, ImageSource(test, batch_size, name=f"the held-out images of {name}")
     images = load_images(name, split="train", root=root, image_size=image_size, limit=limit)

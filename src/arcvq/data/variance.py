@@ -1,4 +1,4 @@
-"""The pixel variance of image files, kept on disk: computing it decodes every one of them."""
+"""The pixel variance of image files, cached on disk because it needs all files decoded."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import PIL
 
-from arcvq.data.images import variance_of
+from arcvq.data.images import compute_pixel_variance
 from arcvq.errors import ArcvqError
 from arcvq.storage import cache_folder, read_json, write_json
 
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
 
 
 def cached_variance(images: FolderImages) -> float:
-    """The variance that an earlier run computed, or a new one, kept for the next run."""
+    """The pixel variance from the cache on disk, or computed and then cached."""
     file = variance_file(images)
     if file is None:
-        return variance_of(images)
-    with suppress(ArcvqError, OSError):  # absent, damaged, or in a folder that is not ours
-        found = read_json(file, "a pixel variance").get("pixel_variance")
-        if isinstance(found, float) and math.isfinite(found) and found >= 0:
-            return found
-    variance = variance_of(images)
-    with suppress(ArcvqError, OSError):  # without a place for it, only time is lost
+        return compute_pixel_variance(images)
+    with suppress(ArcvqError, OSError):  # absent, damaged or not readable
+        cached = read_json(file, "a pixel variance").get("pixel_variance")
+        if isinstance(cached, float) and math.isfinite(cached) and cached >= 0:
+            return cached
+    variance = compute_pixel_variance(images)
+    with suppress(ArcvqError, OSError):  # without a cache only time is lost
         write_json(file, {"pixel_variance": variance, "images": len(images)})
     return variance
 
 
 def variance_file(images: FolderImages) -> Path | None:
-    """Named by the relative paths, sizes and times of the files, and by how they are decoded. None where a file cannot be asked."""
+    """The cache file for these images, named by a hash of paths, sizes, times and decoding options; None without a cache."""
     folder = cache_folder()
     if folder is None or not images.paths:
         return None
@@ -45,8 +45,8 @@ def variance_file(images: FolderImages) -> Path | None:
     root = os.path.commonpath([path.parent for path in images.paths])
     try:
         for path in images.paths:
-            about = path.stat()
-            digest.update(json.dumps([os.path.relpath(path, root), about.st_size, about.st_mtime_ns]).encode())
+            status = path.stat()
+            digest.update(json.dumps([os.path.relpath(path, root), status.st_size, status.st_mtime_ns]).encode())
     except OSError:
         return None
     return folder / "variance" / f"{digest.hexdigest()[:32]}.json"

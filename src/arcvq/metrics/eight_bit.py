@@ -10,7 +10,7 @@ from PIL import Image
 from torch import Tensor
 
 from arcvq.data.pixels import Rounding, to_uint8
-from arcvq.data.reading import CORES, image_threads
+from arcvq.data.reading import THREADS, image_threads
 
 HALF = 1 << 21  # of Pillow's unit for weights
 
@@ -64,7 +64,7 @@ def per_image(images: Tensor, change: Callable[[Image.Image], Image.Image]) -> C
         return [np.asarray(change(Image.fromarray(pixels))) for pixels in part]
 
     arrays = np.ascontiguousarray(images.permute(0, 2, 3, 1).cpu().numpy())  # (B, H, W, 3)
-    parts = [image_threads().submit(several, part) for part in np.array_split(arrays, min(CORES, max(1, len(arrays))))]
+    parts = [image_threads().submit(several, part) for part in np.array_split(arrays, min(THREADS, max(1, len(arrays))))]
 
     def result() -> Tensor:
         changed = [array for part in parts for array in part.result()]

@@ -18,7 +18,7 @@ from arcvq.data import read_image, to_uint8, to_unit, write_png
 from arcvq.data.files import UnreadableImage
 from arcvq.data.folder import EXTENSIONS
 from arcvq.data.folder import image_paths as images_below
-from arcvq.data.reading import check_readable, image_threads, one_ahead, read_each
+from arcvq.data.reading import image_threads, prefetch, raise_if_unreadable, read_in_threads
 from arcvq.errors import ArcvqError
 from arcvq.storage import check_writable_folder, read_arrays, write_bytes
 from arcvq.tokenizers.inference import Precision, check_precision
@@ -218,12 +218,12 @@ def _batches(
 
     def read(part: list[str]) -> list[Tensor | UnreadableImage]:
         fitted = partial(read_image, channels=tokenizer.channels, size=tokenizer.image_size)
-        return list(read_each([paths[name] for name in part], fitted))
+        return list(read_in_threads([paths[name] for name in part], fitted))
 
     done = 0
-    for part, results in zip(parts, one_ahead(read, parts)):
+    for part, results in zip(parts, prefetch(read, parts)):
         if skipped is None:
-            check_readable(results, ", or give --on-error skip")
+            raise_if_unreadable(results, ", or give --on-error skip")
         else:
             skipped |= {name: each.reason for name, each in zip(part, results) if isinstance(each, UnreadableImage)}
         images = {name: image for name, image in zip(part, results) if isinstance(image, Tensor)}
