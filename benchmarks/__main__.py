@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from arcvq.cli.command import positive
+from arcvq.cli.command import positive_int
 from arcvq.errors import ArcvqError
 from arcvq.storage import check_writable_file, write_json
 from arcvq.tokenizers.inference import choose_device
@@ -33,8 +33,8 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--model", default="tiny", help="tokens: a run or a saved tokenizer (default: tiny)")
     parser.add_argument("--data", default="sample", help="tokens: whose test images (default: sample)")
     parser.add_argument("--presets", nargs="+", metavar="PRESET", help="steps: which")
-    parser.add_argument("--limit", type=positive, metavar="N", help="tokens, steps: only the first N images")
-    parser.add_argument("--batch-size", type=positive, metavar="N", help="tokens, steps: images at a time")
+    parser.add_argument("--limit", type=positive_int, metavar="N", help="tokens, steps: only the first N images")
+    parser.add_argument("--batch-size", type=positive_int, metavar="N", help="tokens, steps: images at a time")
     arguments = parser.parse_args(words)
     try:
         if arguments.command == "tables":

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from arcvq.cli.command import positive
+from arcvq.cli.command import positive_int
 from arcvq.errors import ArcvqError
 from arcvq.storage import write_bytes
 from reproduction.documents import documents
@@ -23,7 +23,7 @@ def main(words: list[str] | None = None) -> int:
     run.add_argument("--seeds", nargs="+", type=int, default=[], metavar="N")
     run.add_argument("--suffix", default="", metavar="WORD", help="ends the names of the runs")
     run.add_argument("--out", type=Path, default=Path("runs/reproduction"))
-    run.add_argument("--limit", type=positive, metavar="N", help="measure N test images only: for a trial")
+    run.add_argument("--limit", type=positive_int, metavar="N", help="measure N test images only: for a trial")
     run.add_argument("--list", action="store_true", help="only say what is missing")
     run.add_argument("--download", action="store_true", help="fetch the networks of LPIPS and FID")
     tables = commands.add_parser("tables", help="write every document that carries results")

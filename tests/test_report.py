@@ -1,4 +1,4 @@
-"""Any run gets a page: finished or half-finished, of every kind of system."""
+"""Reports of finished and unfinished runs of every kind of system."""
 
 import json
 import shutil
@@ -10,7 +10,7 @@ import pytest
 
 from arcvq.errors import ArcvqError, Stopped
 from arcvq.report import make_report
-from arcvq.training import train
+from arcvq.systems import train
 
 
 @pytest.fixture
@@ -20,12 +20,12 @@ def run(trained_run: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def quick_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The figures have tests of their own."""
+    """Skip the drawing, for tests of the page's text."""
     monkeypatch.setattr("arcvq.analysis.figures.embedding.MAP_LIMIT", 9)
     monkeypatch.setattr("arcvq.analysis.page.render_png", lambda figure, resolution: b"a figure")
 
 
-def test_a_finished_run_gets_reconstructions_and_findings(run: Path, tmp_path: Path) -> None:
+def test_finished_run_has_reconstructions_and_findings(run: Path, tmp_path: Path) -> None:
     report = make_report([run], tmp_path / "page")
     page = report.page.read_text()
     assert 'id="reconstructions"' in page
@@ -37,15 +37,15 @@ def test_a_finished_run_gets_reconstructions_and_findings(run: Path, tmp_path: P
     )
 
 
-def test_a_stopped_run_is_shown_as_far_as_it_came(tiny_system: Callable[..., Any], tmp_path: Path) -> None:
+def test_stopped_run_is_reported_from_checkpoint(tiny_system: Callable[..., Any], tmp_path: Path) -> None:
     with pytest.raises(Stopped):
         train(tiny_system(), tmp_path / "half", stop_after=3, quiet=True)
     page = make_report([tmp_path / "half"], tmp_path / "page").page.read_text()
-    assert 'id="reconstructions"' in page  # by the checkpoint's weights
+    assert 'id="reconstructions"' in page  # from the weights of the checkpoint
     assert "3, unfinished" in page
 
 
-def test_a_run_without_weights_says_that_it_has_no_reconstructions(run: Path, tmp_path: Path) -> None:
+def test_run_without_weights_has_note(run: Path, tmp_path: Path) -> None:
     shutil.rmtree(run / "model")
     shutil.rmtree(run / "checkpoints")
     page = make_report([run], tmp_path / "page").page.read_text()
@@ -53,20 +53,20 @@ def test_a_run_without_weights_says_that_it_has_no_reconstructions(run: Path, tm
     assert "run has no reconstructions" in page
 
 
-def test_a_continuous_system_beside_a_discrete_one(run: Path, tiny_system: Callable[..., Any], tmp_path: Path) -> None:
+def test_continuous_and_discrete_runs_share_a_page(run: Path, tiny_system: Callable[..., Any], tmp_path: Path) -> None:
     train(tiny_system("vae"), tmp_path / "vae", quiet=True)
     page = make_report([tmp_path / "vae", run], tmp_path / "page").page.read_text()
     assert "vae has no codebook" in page
     assert 'id="distances"' in page
 
 
-def test_runs_of_equal_names_go_by_their_paths(run: Path, tmp_path: Path) -> None:
+def test_runs_of_equal_names_are_named_by_paths(run: Path, tmp_path: Path) -> None:
     other = Path(shutil.copytree(run, tmp_path / "other" / "run"))
     report = make_report([run, other], tmp_path / "page")
     assert list(report.to_json()["runs"]) == [f"{tmp_path.name}/run", "other/run"]
 
 
-def test_runs_of_different_data_are_refused(run: Path, tmp_path: Path) -> None:
+def test_runs_of_different_data_raise(run: Path, tmp_path: Path) -> None:
     other = Path(shutil.copytree(run, tmp_path / "other"))
     config = (other / "config.yaml").read_text()
     (other / "config.yaml").write_text(config.replace("name: sample\n", "name: mnist\n", 1))
@@ -75,14 +75,14 @@ def test_runs_of_different_data_are_refused(run: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "page").exists()
 
 
-def test_a_run_without_an_evaluation_is_refused(run: Path, tmp_path: Path) -> None:
+def test_run_without_evaluation_raises(run: Path, tmp_path: Path) -> None:
     lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
     (run / "metrics.jsonl").write_text("".join(line for line in lines if '"eval"' not in line))
     with pytest.raises(ArcvqError, match="run: has no evaluation"):
         make_report([run], tmp_path / "page")
 
 
-def test_missing_test_images_leave_the_rest_of_the_page(run: Path, tmp_path: Path) -> None:
+def test_missing_test_images_have_note(run: Path, tmp_path: Path) -> None:
     config = (run / "config.yaml").read_text()
     (run / "config.yaml").write_text(config.replace("name: sample\n", "name: folder:/nowhere\n", 1))
     page = make_report([run], tmp_path / "page").page.read_text()

@@ -1,4 +1,4 @@
-"""Commands in this process: fast, and what they print is at hand."""
+"""Runs commands in this process, which is fast, and captures what they print."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,23 +11,25 @@ from arcvq.cli import main
 from arcvq.data import write_png
 
 
-class Said(NamedTuple):
+class Result(NamedTuple):
+    """Exit code, stdout and stderr of a command."""
+
     code: int
     output: str
     errors: str
 
 
 @pytest.fixture
-def arcvq(capfd: pytest.CaptureFixture[str]) -> Callable[..., Said]:
+def arcvq(capfd: pytest.CaptureFixture[str]) -> Callable[..., Result]:
     """`arcvq("train", "sample/vq-vae", ...)` as on the command line."""
 
-    def run(*arguments: object) -> Said:
+    def run(*arguments: object) -> Result:
         capfd.readouterr()
         try:
             code = main([str(argument) for argument in arguments])
         except SystemExit as exit:
             code = exit.code if isinstance(exit.code, int) else 1
-        return Said(code, *capfd.readouterr())
+        return Result(code, *capfd.readouterr())
 
     return run
 

@@ -1,4 +1,4 @@
-"""Whatever a person can get wrong ends in one line, exit code 2, and nothing half-written."""
+"""Every user error prints one line, exits with code 2 and leaves no file."""
 
 import os
 import pickle
@@ -13,27 +13,27 @@ from PIL import Image
 
 from arcvq.errors import Stopped
 
-Run = Callable[..., Any]
+Arcvq = Callable[..., Any]
 
 
 @pytest.fixture
-def refused(arcvq: Run, tmp_path: Path) -> Callable[..., str]:
-    """Run a command that must fail: one line, exit code 2, no file made, changed or removed. Returns the line."""
+def refused(arcvq: Arcvq, tmp_path: Path) -> Callable[..., str]:
+    """Run a command that must fail with one line, exit code 2 and no change to any file; return the line."""
 
     def state() -> dict[Path, int]:
         return {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
 
     def run(*arguments: object) -> str:
         before = state()
-        said = arcvq(*arguments)
-        assert said.code == 2
-        assert said.output == ""
-        assert said.errors.startswith("arcvq")
-        assert said.errors.endswith("\n")
-        assert said.errors.count("\n") == 1
-        assert "Traceback" not in said.errors
+        result = arcvq(*arguments)
+        assert result.code == 2
+        assert result.output == ""
+        assert result.errors.startswith("arcvq")
+        assert result.errors.endswith("\n")
+        assert result.errors.count("\n") == 1
+        assert "Traceback" not in result.errors
         assert state() == before
-        return str(said.errors).removesuffix("\n")
+        return str(result.errors).removesuffix("\n")
 
     return run
 
@@ -49,36 +49,36 @@ def tokens(tmp_path: Path) -> Path:
     [
         ([], "arcvq: the following arguments are required: COMMAND"),
         (["trian"], "arcvq: argument COMMAND: invalid choice: 'trian'"),
-        (["systems", "--jsn"], "arcvq: unexpected argument '--jsn' (see arcvq --help)"),
+        (["systems", "--jsn"], "arcvq: unexpected argument '--jsn'"),
         (["systems", "extra"], "arcvq: unexpected argument 'extra'"),
         (["train"], "arcvq train: the following arguments are required: PRESET"),
         (["encode", "tiny"], "arcvq encode: the following arguments are required: IMAGE, --out"),
-        (["demo", "--steps", "0"], "arcvq demo: argument --steps: expected a whole number above 0, got '0'"),
-        (["demo", "--steps", "many"], "arcvq demo: argument --steps: expected a whole number above 0, got 'many'"),
+        (["demo", "--steps", "0"], "arcvq demo: argument --steps: expected a whole number above 0"),
+        (["demo", "--steps", "many"], "arcvq demo: argument --steps: expected a whole number above 0"),
         (["evaluate", "tiny", "--limit", "-3"], "arcvq evaluate: argument --limit: expected a whole number above 0"),
     ],
 )
-def test_an_unknown_command_or_option_is_named(arguments: list[str], message: str, refused: Callable[..., str]) -> None:
+def test_wrong_command_or_option_is_named(arguments: list[str], message: str, refused: Callable[..., str]) -> None:
     assert refused(*arguments).startswith(message)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["train", "cifar10/arcvqvae"], "arcvq: unknown preset 'cifar10/arcvqvae': did you mean cifar10/arcvq-vae"),
-        (["presets", "cifar/vq-vae"], "arcvq: unknown preset 'cifar/vq-vae': did you mean cifar10/vq-vae"),
-        (["train", "none.yaml"], "arcvq: none.yaml: no such file"),
-        (["train", "sample/vq-vae"], "arcvq: train needs a folder to write to: --out RUN"),
+        (["train", "cifar10/arcvqvae"], "did you mean cifar10/arcvq-vae"),
+        (["presets", "cifar/vq-vae"], "did you mean cifar10/vq-vae"),
+        (["train", "none.yaml"], "none.yaml: no such file"),
+        (["train", "sample/vq-vae"], "--out RUN"),
         (
             ["train", "sample/vq-vae", "--quantiser.codebook_size", "3"],
-            "unknown key 'quantiser': did you mean quantizer",
+            "did you mean quantizer",
         ),
         (["train", "sample/vq-vae", "--quantizer.codebok_size", "3"], "did you mean codebook_size"),
-        (["train", "sample/vq-vae", "--training.seed", "one"], "training.seed: expected a number, got 'one' (str)"),
+        (["train", "sample/vq-vae", "--training.seed", "one"], "training.seed: expected a number"),
         (["train", "sample/vq-vae", "--training.seed"], "--training.seed needs a value"),
         (["train", "sample/vq-vae", "stray"], "unexpected argument 'stray'"),
-        (["train", "sample/vq-vae", "--training.seed", "[1"], "the value '[1' is not readable as YAML"),
-        (["train", "sample/vq-vae", "--system", "vqvae"], "unknown system 'vqvae': did you mean vq-vae"),
+        (["train", "sample/vq-vae", "--training.seed", "[1"], "'[1' is not readable as YAML"),
+        (["train", "sample/vq-vae", "--system", "vqvae"], "did you mean vq-vae"),
         (["train", "sample/vq-vae", "--system", "[vq-vae]"], "unknown system '[vq-vae]'"),
         (["train", "sample/vq-vae", "--data.name", "imagenet", "--dry-run"], "unknown data set 'imagenet'"),
         (
@@ -87,7 +87,7 @@ def test_an_unknown_command_or_option_is_named(arguments: list[str], message: st
         ),
     ],
 )
-def test_a_wrong_preset_or_setting_is_named(arguments: list[str], message: str, refused: Callable[..., str]) -> None:
+def test_wrong_preset_or_setting_is_named(arguments: list[str], message: str, refused: Callable[..., str]) -> None:
     assert message in refused(*arguments)
 
 
@@ -96,16 +96,16 @@ def test_a_wrong_preset_or_setting_is_named(arguments: list[str], message: str, 
     [
         (b"system: [vq-vae", "not readable as YAML"),
         (b"\xff\xfe\x00", "not readable as YAML"),
-        (b"", "expected a mapping of keys to values, got None"),
-        (b"- 1", "expected a mapping of keys to values, got [1]"),
+        (b"", "expected a mapping"),
+        (b"- 1", "expected a mapping"),
         (b"training: {steps: 3}", "missing key 'system'"),
-        (b"system: vq-vae\ntraining: {steps: three}", "training.steps: expected a number, got 'three'"),
-        (b"system: vq-vae\ntraining: 3", "training: expected a mapping of keys to values, got 3"),
+        (b"system: vq-vae\ntraining: {steps: three}", "training.steps: expected a number"),
+        (b"system: vq-vae\ntraining: 3", "training: expected a mapping"),
         (b"system: vq-vae\nclass_path: os.system", "unknown key 'class_path'"),
         (b"system: !!python/object/apply:os.system ['touch executed']", "not readable as YAML"),
     ],
 )
-def test_a_broken_yaml_is_answered_with_what_is_wrong_in_it(
+def test_wrong_yaml_is_named_with_reason(
     content: bytes, message: str, refused: Callable[..., str], tmp_path: Path
 ) -> None:
     path = tmp_path / "mine.yaml"
@@ -116,7 +116,7 @@ def test_a_broken_yaml_is_answered_with_what_is_wrong_in_it(
 
 
 @pytest.mark.parametrize("runs", [["nowhere"], ["."], ["tiny"]], ids=["missing", "no run", "a model"])
-def test_a_report_is_of_runs_only(
+def test_report_refuses_folder_that_is_no_run(
     runs: list[str], refused: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -124,22 +124,22 @@ def test_a_report_is_of_runs_only(
     assert not (tmp_path / "page").exists()
 
 
-def test_a_folder_of_something_else_is_not_trained_into(
+def test_train_refuses_folder_in_use(
     refused: Callable[..., str], tmp_path: Path, trained_run: Path, tiny_settings: Callable[..., list[str]]
 ) -> None:
     command = ["train", "sample/arcvq-vae", *tiny_settings()]
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.tex").write_text("1")
-    assert refused(*command, "--out", tmp_path / "thesis").endswith("exists and is not a run: choose another --out")
-    under_a_file = tmp_path / "thesis" / "chapter.tex" / "run"
-    assert refused(*command, "--out", under_a_file) == f"arcvq: {under_a_file}: cannot be written: Not a directory"
-    assert refused(*command, "--out", "/proc/run").startswith("arcvq: /proc/run: cannot be written: ")
+    assert "is not a run" in refused(*command, "--out", tmp_path / "thesis")
+    inside_file = tmp_path / "thesis" / "chapter.tex" / "run"
+    assert f"{inside_file}: cannot be written" in refused(*command, "--out", inside_file)
+    assert "/proc/run: cannot be written" in refused(*command, "--out", "/proc/run")
     other = refused(*command, "--training.learning_rate", "0.5", "--out", trained_run)
-    assert other.endswith("training.learning_rate is 0.001 there and 0.5 here; choose another --out")
+    assert "training.learning_rate is 0.001 there and 0.5 here" in other
 
 
 @pytest.mark.parametrize("command", ["evaluate", "reconstruct", "encode", "decode"])
-def test_a_run_that_is_not_there_or_is_something_else_is_named(
+def test_missing_or_wrong_model_is_named(
     command: str, refused: Callable[..., str], tmp_path: Path, images: Path, tokens: Path
 ) -> None:
     rest: dict[str, list[object]] = {
@@ -151,20 +151,20 @@ def test_a_run_that_is_not_there_or_is_something_else_is_named(
     missing = tmp_path / "nowhere"
     assert f"{missing}: no such run or model" in refused(command, missing, *rest[command])
     assert "holds no tokenizer" in refused(command, images, *rest[command])
-    assert "is a file; expected the folder of a run" in refused(command, tokens, *rest[command])
+    assert "is a file" in refused(command, tokens, *rest[command])
     assert "could not be had from the Hub" in refused(command, "someone/nothing", *rest[command])
 
 
-def test_a_damaged_model_is_named(refused: Callable[..., str], trained_run: Path, tmp_path: Path, images: Path) -> None:
+def test_damaged_model_is_named(refused: Callable[..., str], trained_run: Path, tmp_path: Path, images: Path) -> None:
     run = Path(shutil.copytree(trained_run, tmp_path / "run"))
     weights = run / "model" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
     line = refused("encode", run, images, "--out", tmp_path / "tokens.npz")
-    assert line.startswith(f"arcvq: {weights}: truncated or not a safetensors file")
+    assert f"{weights}: truncated" in line
 
 
 @pytest.mark.parametrize("command", ["reconstruct", "encode"])
-def test_an_image_that_is_missing_or_damaged_is_named(
+def test_missing_or_damaged_image_is_named(
     command: str, refused: Callable[..., str], images: Path, tmp_path: Path
 ) -> None:
     out = ["--out", tmp_path / "out.npz"]
@@ -174,9 +174,7 @@ def test_an_image_that_is_missing_or_damaged_is_named(
     assert f"cannot read the image {torn}" in refused(command, "tiny", images, *out)
     (images / "text.png").write_text("no image")
     assert "cannot read the image" in refused(command, "tiny", images / "text.png", *out)
-    assert "none of the 1 images can be read" in refused(
-        command, "tiny", images / "text.png", *out, "--on-error", "skip"
-    )
+    assert "none of the" in refused(command, "tiny", images / "text.png", *out, "--on-error", "skip")
     (tmp_path / "empty").mkdir()
     assert "no images in " in refused(command, "tiny", tmp_path / "empty", *out)
 
@@ -204,16 +202,16 @@ def archive(**arrays: Any) -> Callable[[Path], None]:
         (lambda path: path.write_bytes(pickle.dumps(Executes(path.with_name("executed")))), "not a readable .npz"),
         (lambda path: archive(tokens=np.array([Executes(path.with_name("executed"))]))(path), "not a readable .npz"),
         (archive(codes=np.zeros((1, 7, 7), int)), "holds no array called tokens"),
-        (archive(tokens=np.zeros((1, 7, 7))), "tokens must be whole numbers, got float64"),
-        (archive(tokens=np.zeros((7, 7), int)), "expected tokens (n, h, w), got shape (7, 7)"),
-        (archive(tokens=np.zeros((1, 7, 7, 2), int)), "expected tokens (B, h, w), got shape (1, 7, 7, 2)"),
-        (archive(tokens=np.zeros((1, 0, 7), int)), "expected tokens (n, h, w), got shape (1, 0, 7)"),
+        (archive(tokens=np.zeros((1, 7, 7))), "got float64"),
+        (archive(tokens=np.zeros((7, 7), int)), "got shape (7, 7)"),
+        (archive(tokens=np.zeros((1, 7, 7, 2), int)), "got shape (1, 7, 7, 2)"),
+        (archive(tokens=np.zeros((1, 0, 7), int)), "got shape (1, 0, 7)"),
         (archive(tokens=np.full((1, 7, 7), 9999)), "token 9999 is out of range"),
         (archive(tokens=np.full((1, 7, 7), -2)), "token -2 is out of range"),
         (archive(tokens=np.zeros((2, 7, 7), int), names=np.array(["one"])), "has 2 token grids but 1 names"),
     ],
 )
-def test_a_token_file_that_is_none_is_refused(
+def test_wrong_token_file_is_refused(
     make: Callable[[Path], Any], message: str, refused: Callable[..., str], tmp_path: Path
 ) -> None:
     path = tmp_path / "tokens.npz"
@@ -222,30 +220,27 @@ def test_a_token_file_that_is_none_is_refused(
     assert not (tmp_path / "executed").exists()
 
 
-def test_a_place_that_cannot_be_written_is_named(
-    refused: Callable[..., str], images: Path, tokens: Path, tmp_path: Path
-) -> None:
+def test_unwritable_out_is_named(refused: Callable[..., str], images: Path, tokens: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    under = tmp_path / "file" / "out.npz"
-    assert refused("encode", "tiny", images, "--out", under) == f"arcvq: {under.parent}: is a file; expected a folder"
-    for command, source in (("reconstruct", images), ("decode", tokens)):
-        assert f"{under.parent}: is a file; expected a folder" in refused(command, "tiny", source, "--out", under)
-    assert refused("demo", "--out", under, "--steps", "1").startswith(f"arcvq: {under}")
-    assert "a token file's name ends in .npz" in refused("encode", "tiny", images, "--out", images)
+    inside_file = tmp_path / "file" / "out.npz"
+    for command, source in (("encode", images), ("reconstruct", images), ("decode", tokens)):
+        assert f"{inside_file.parent}: is a file" in refused(command, "tiny", source, "--out", inside_file)
+    assert refused("demo", "--out", inside_file, "--steps", "1").startswith(f"arcvq: {inside_file}")
+    assert "ends in .npz" in refused("encode", "tiny", images, "--out", images)
 
 
-def test_the_images_that_are_read_are_never_written_over(
+def test_input_images_are_never_overwritten(
     refused: Callable[..., str], arcvq: Callable[..., Any], images: Path, tmp_path: Path
 ) -> None:
     before = {path: path.read_bytes() for path in images.iterdir()}
     for source in (images, images / "image-1.png"):
-        assert "would be overwritten: choose another --out" in refused("reconstruct", "tiny", source, "--out", images)
+        assert "would be overwritten" in refused("reconstruct", "tiny", source, "--out", images)
     refused("encode", "tiny", images / "image-1.png", "--out", images / "image-1.png")
     assert {path: path.read_bytes() for path in images.iterdir()} == before
     assert arcvq("reconstruct", "tiny", images, "--out", tmp_path / "elsewhere").code == 0
 
 
-def test_what_the_first_step_refuses_leaves_the_place_free(
+def test_run_folder_is_removed_if_first_step_fails(
     refused: Callable[..., str], arcvq: Callable[..., Any], tiny_settings: Callable[..., list[str]], tmp_path: Path
 ) -> None:
     command = ["train", "sample/arcvq-vae", *tiny_settings(), "--quiet", "--out", tmp_path / "run"]
@@ -254,7 +249,7 @@ def test_what_the_first_step_refuses_leaves_the_place_free(
     assert arcvq(*command).code == 0
 
 
-def test_a_full_disk_is_named_and_leaves_nothing(
+def test_full_disk_leaves_no_file(
     refused: Callable[..., str], images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(descriptor: int) -> None:
@@ -262,7 +257,7 @@ def test_a_full_disk_is_named_and_leaves_nothing(
 
     monkeypatch.setattr(os, "fsync", full)
     line = refused("encode", "tiny", images, "--out", tmp_path / "tokens.npz")
-    assert line == f"arcvq: {tmp_path / 'tokens.npz'}: the disk is full: free some space or choose another --out"
+    assert f"{tmp_path / 'tokens.npz'}: the disk is full" in line
 
 
 @pytest.mark.parametrize(
@@ -273,24 +268,24 @@ def test_a_full_disk_is_named_and_leaves_nothing(
         (["--data", "imagenet"], "unknown data set 'imagenet'"),
     ],
 )
-def test_a_measurement_of_something_unknown_is_refused(
+def test_unknown_protocol_metric_or_data_is_named(
     arguments: list[str], message: str, refused: Callable[..., str], trained_run: Path
 ) -> None:
     assert message in refused("evaluate", trained_run, "--limit", "4", *arguments)
 
 
-def test_a_model_without_a_run_asks_for_a_data_set(refused: Callable[..., str]) -> None:
-    assert refused("evaluate", "tiny").endswith("so it has no data set of its own: say --data NAME")
+def test_evaluate_of_model_asks_for_data(refused: Callable[..., str]) -> None:
+    assert "--data NAME" in refused("evaluate", "tiny")
 
 
-def test_images_that_do_not_fit_the_tokenizer_are_resized_not_refused(arcvq: Run, tmp_path: Path) -> None:
+def test_images_of_other_sizes_are_resized(arcvq: Arcvq, tmp_path: Path) -> None:
     Image.new("RGBA", (301, 77), (10, 200, 30, 128)).save(tmp_path / "photo.png")
-    said = arcvq("reconstruct", "tiny", tmp_path / "photo.png", "--out", tmp_path / "out")
-    assert said.code == 0
+    result = arcvq("reconstruct", "tiny", tmp_path / "photo.png", "--out", tmp_path / "out")
+    assert result.code == 0
     assert Image.open(tmp_path / "out" / "photo.png").size == (28, 28)
 
 
-def test_a_start_that_fails_leaves_no_folder_behind(
+def test_wrong_data_leaves_no_run_folder(
     refused: Callable[..., str], tiny_settings: Callable[..., list[str]], tmp_path: Path
 ) -> None:
     for setting in ("--data.name=smaple", "--data.image_size=30"):
@@ -298,40 +293,38 @@ def test_a_start_that_fails_leaves_no_folder_behind(
         assert not (tmp_path / "run").exists()
 
 
-def test_a_result_file_that_is_a_folder_is_refused_before_the_work(refused: Callable[..., str], images: Path) -> None:
+def test_out_that_is_a_folder_is_refused(refused: Callable[..., str], images: Path) -> None:
     (images.parent / "folder.npz").mkdir()
-    assert "is a folder; expected the name of a file" in refused(
-        "encode", "tiny", images, "--out", images.parent / "folder.npz"
-    )
-    assert "is a folder; expected the name of a file" in refused("evaluate", "tiny", "--data", "sample", "--out", ".")
+    assert "is a folder" in refused("encode", "tiny", images, "--out", images.parent / "folder.npz")
+    assert "is a folder" in refused("evaluate", "tiny", "--data", "sample", "--out", ".")
 
 
-def test_a_model_too_large_for_the_memory_is_one_line(refused: Callable[..., str], tmp_path: Path) -> None:
-    message = refused("train", "sample/vq-vae", "--tokenizer.width", "1000000000000", "--out", tmp_path / "run")
+def test_out_of_memory_is_one_line(refused: Callable[..., str], tmp_path: Path) -> None:
+    message = refused("train", "sample/vq-vae", "--autoencoder.width", "1000000000000", "--out", tmp_path / "run")
     assert "memory" in message
 
 
-def test_an_interrupted_demo_says_how_to_go_on(
+def test_interrupted_demo_exits_with_130(
     arcvq: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*arguments: object, **options: object) -> None:
-        raise Stopped("runs/demo/vq-vae: stopped at step 3 of 400; the same command goes on")
+        raise Stopped("runs/demo/vq-vae: stopped at step 3")
 
     monkeypatch.setattr("arcvq.demo.run_demo", interrupted)
-    said = arcvq("demo", "--out", tmp_path / "demo")
-    assert said.code == 130
-    assert said.errors == "runs/demo/vq-vae: stopped at step 3 of 400; the same command goes on\n"
+    result = arcvq("demo", "--out", tmp_path / "demo")
+    assert result.code == 130
+    assert result.errors == "runs/demo/vq-vae: stopped at step 3\n"
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--precision", "fp8"), "unknown precision 'fp8': expected one of fp32, tf32, fp16, bf16"),
-        (("--precision", "tf32", "--device", "cpu"), "precision tf32 needs an NVIDIA GPU: on a CPU use fp32 or bf16"),
+        (("--precision", "fp8"), "unknown precision 'fp8'"),
+        (("--precision", "tf32", "--device", "cpu"), "precision tf32 needs an NVIDIA GPU"),
         (("--device", "gpux"), "unknown device 'gpux'"),
     ],
 )
-def test_a_wrong_way_of_running_is_refused_before_the_work(
+def test_wrong_precision_or_device_is_refused_first(
     options: tuple[str, ...], message: str, refused: Callable[..., str], images: Path, tmp_path: Path
 ) -> None:
     assert message in refused("encode", "tiny", images, "--out", tmp_path / "tokens.npz", *options)

@@ -1,4 +1,4 @@
-"""The command line as a person meets it: in a process of its own."""
+"""Commands in processes of their own."""
 
 import json
 import os
@@ -17,7 +17,7 @@ def run(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words, capture_output=True, text=True, timeout=100, cwd=cwd)
 
 
-def test_a_tokenizer_goes_from_a_preset_to_pictures(
+def test_train_evaluate_encode_decode_in_processes(
     tmp_path: Path, images: Path, tiny_settings: Callable[..., list[str]]
 ) -> None:
     trained = run("train", "sample/arcvq-vae", *tiny_settings(), "--out", "run", "--quiet", cwd=tmp_path)
@@ -39,7 +39,7 @@ def test_a_tokenizer_goes_from_a_preset_to_pictures(
         (["decode", "tiny", "none.npz", "--out", "out"], "none.npz: no such token file"),
     ],
 )
-def test_a_mistake_ends_in_one_line_and_exit_code_two(arguments: list[str], message: str, tmp_path: Path) -> None:
+def test_user_error_is_one_line_and_exit_code_2(arguments: list[str], message: str, tmp_path: Path) -> None:
     done = run(*arguments, cwd=tmp_path)
     assert done.returncode == 2
     assert done.stdout == ""
@@ -48,7 +48,7 @@ def test_a_mistake_ends_in_one_line_and_exit_code_two(arguments: list[str], mess
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
+def test_closed_pipe_is_no_error(tmp_path: Path) -> None:
     read, write = os.pipe()
     os.close(read)
     with os.fdopen(write, "w") as closed:

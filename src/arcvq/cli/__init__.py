@@ -16,7 +16,7 @@ from arcvq.cli.tokens import add_decode, add_encode, add_reconstruct
 from arcvq.cli.training import add_demo, add_evaluate, add_train
 from arcvq.errors import ArcvqError, Stopped
 
-# In the order of the help.
+# In the order of --help.
 COMMANDS = (
     add_demo,
     add_train,
@@ -31,6 +31,7 @@ COMMANDS = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return the exit code. An error prints one line, without a traceback."""
     try:
         with _one_line_warnings():
             parser = build_parser()
@@ -56,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"out of memory: use a smaller batch or model ({str(error).splitlines()[0][:120] if str(error) else 'no memory'})"
         )
     except BrokenPipeError:
-        sys.stderr.close()  # whoever was reading has gone: nothing to say, nobody to say it to
+        sys.stderr.close()  # the reader of a pipe closed it, which is no error
         return 0
     except OSError as error:
         return _fail(f"{error.filename or 'file system'}: {error.strerror or error}")
@@ -76,6 +77,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _import_parts(files: Sequence[str]) -> None:
+    """Run the files of --import."""
     if files:
         from arcvq.systems import import_parts
 
@@ -91,6 +93,7 @@ def _version() -> str:
 
 @contextmanager
 def _one_line_warnings() -> Iterator[None]:
+    """Warnings inside the block print one line, without a place in the code."""
     before = warnings.formatwarning
     warnings.formatwarning = lambda message, *_: f"arcvq: warning: {' '.join(str(message).split())}\n"
     try:
@@ -100,5 +103,6 @@ def _one_line_warnings() -> Iterator[None]:
 
 
 def _fail(message: str) -> int:
+    """Print the message as one line and return exit code 2."""
     print(f"arcvq: {' '.join(message.split())}", file=sys.stderr)
     return 2

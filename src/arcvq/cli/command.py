@@ -1,4 +1,4 @@
-"""What the commands share: how one is added, and JSON printed."""
+"""Helpers that the commands share."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ Handler = Callable[[argparse.Namespace], int]
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what was wrong in one line, and exits with 2."""
+    """A parser whose errors are one line and exit with code 2."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
 class Commands:
-    """The commands of a parser, in the order in which they are added."""
+    """The commands of a parser, shown in the order in which they are added."""
 
     def __init__(self, parser: argparse.ArgumentParser) -> None:
         self._commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
@@ -26,6 +26,7 @@ class Commands:
     def add(
         self, name: str, handler: Handler, summary: str, example: str, takes_settings: bool = False
     ) -> argparse.ArgumentParser:
+        """Add a command and return its parser. With `takes_settings`, unknown options reach the handler as settings."""
         sub = self._commands.add_parser(
             name,
             help=summary,
@@ -38,8 +39,8 @@ class Commands:
         return sub
 
 
-def add_import(sub: argparse.ArgumentParser) -> None:
-    """For commands that build or load models."""
+def add_import_option(sub: argparse.ArgumentParser) -> None:
+    """Add --import, for commands that build or load models."""
     sub.add_argument(
         "--import",
         dest="parts",
@@ -50,7 +51,8 @@ def add_import(sub: argparse.ArgumentParser) -> None:
     )
 
 
-def positive(text: str) -> int:
+def positive_int(text: str) -> int:
+    """An argument type: a whole number above 0."""
     try:
         value = int(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What can be trained: systems, presets."""
+"""The commands systems and presets."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ def add_systems(commands: Commands) -> None:
 
 
 def systems(arguments: argparse.Namespace) -> int:
+    """Print all systems with summary and citation."""
     from arcvq.systems import SYSTEMS
 
     rows = {name: {"summary": cls.summary, "citation": cls.citation} for name, cls in sorted(SYSTEMS.items())}
@@ -33,6 +34,7 @@ def add_presets(commands: Commands) -> None:
 
 
 def presets(arguments: argparse.Namespace) -> int:
+    """Print the titles of all presets, or one preset in full."""
     from arcvq.config import read_yaml
     from arcvq.systems import preset_names, preset_path, preset_title
 

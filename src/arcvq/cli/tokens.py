@@ -1,4 +1,4 @@
-"""Images to tokens and back: reconstruct, encode, decode."""
+"""The commands reconstruct, encode and decode."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from arcvq.cli.command import Commands, add_import, positive, print_json
+from arcvq.cli.command import Commands, add_import_option, positive_int, print_json
 from arcvq.errors import ArcvqError
 
 
@@ -17,22 +17,23 @@ def add_reconstruct(commands: Commands) -> None:
     sub = commands.add(
         "reconstruct",
         reconstruct,
-        "send images through the bottleneck and back",
+        "encode and decode images, and save the reconstructions",
         "  arcvq reconstruct tiny photo.png --out out",
     )
-    _images(sub)
+    _add_image_arguments(sub)
     sub.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the PNGs")
 
 
 def reconstruct(arguments: argparse.Namespace) -> int:
+    """Write the reconstructions of image files as PNGs."""
     from arcvq.terminal import progress_bar
     from arcvq.tokenizers.files import reconstruct_files
 
-    tokenizer = _tokenizer(arguments)
+    tokenizer = _load_tokenizer(arguments)
     skipped: dict[str, str] = {}
     with progress_bar("reconstructing") as progress:
-        how = _reading(arguments, progress, skipped)
-        written = reconstruct_files(tokenizer, arguments.images, arguments.out, **how)
+        options = _reading_options(arguments, progress, skipped)
+        written = reconstruct_files(tokenizer, arguments.images, arguments.out, **options)
     files = [str(path) for path in written]
     print_json({"files": files, "skipped": skipped}) if arguments.json else print("\n".join(files))
     _print_skipped(skipped)
@@ -41,11 +42,12 @@ def reconstruct(arguments: argparse.Namespace) -> int:
 
 def add_encode(commands: Commands) -> None:
     sub = commands.add("encode", encode, "turn images into tokens", "  arcvq encode tiny photo.png --out tokens.npz")
-    _images(sub)
+    _add_image_arguments(sub)
     sub.add_argument("--out", type=Path, required=True, metavar="TOKENS.npz", help="the token file to write")
 
 
 def encode(arguments: argparse.Namespace) -> int:
+    """Write the tokens of image files as one .npz."""
     from arcvq.storage import check_writable_file
     from arcvq.terminal import progress_bar
     from arcvq.tokenizers.files import encode_files
@@ -53,10 +55,10 @@ def encode(arguments: argparse.Namespace) -> int:
     if arguments.out.suffix != ".npz":
         raise ArcvqError(f"{arguments.out}: a token file's name ends in .npz")
     check_writable_file(arguments.out)
-    tokenizer = _tokenizer(arguments)
+    tokenizer = _load_tokenizer(arguments)
     skipped: dict[str, str] = {}
     with progress_bar("encoding") as progress:
-        tokens = encode_files(tokenizer, arguments.images, **_reading(arguments, progress, skipped))
+        tokens = encode_files(tokenizer, arguments.images, **_reading_options(arguments, progress, skipped))
     tokens.save(arguments.out)
     images, grid = len(tokens.names), list(tokens.tokens.shape[1:])
     if arguments.json:
@@ -72,47 +74,49 @@ def add_decode(commands: Commands) -> None:
     sub.add_argument("run", metavar="RUN", help="a run, a saved tokenizer, or an embedded one (tiny)")
     sub.add_argument("tokens", type=Path, metavar="TOKENS.npz")
     sub.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the PNGs")
-    _inference(sub)
+    _add_inference_options(sub)
 
 
 def decode(arguments: argparse.Namespace) -> int:
+    """Write the images of a token file as PNGs."""
     from arcvq.terminal import progress_bar
     from arcvq.tokenizers.files import Tokens, decode_tokens
 
     tokens = Tokens.load(arguments.tokens)
-    tokenizer = _tokenizer(arguments)
+    tokenizer = _load_tokenizer(arguments)
     with progress_bar("decoding") as progress:
-        written = decode_tokens(tokenizer, tokens, arguments.out, **_how(arguments, progress))
+        written = decode_tokens(tokenizer, tokens, arguments.out, **_inference_options(arguments, progress))
     files = [str(path) for path in written]
     print_json({"files": files}) if arguments.json else print("\n".join(files))
     return 0
 
 
-def _images(sub: argparse.ArgumentParser) -> None:
+def _add_image_arguments(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("run", metavar="RUN", help="a run, a saved tokenizer, or an embedded one (tiny)")
     sub.add_argument("images", nargs="+", metavar="IMAGE", help="image files, or folders of them")
     sub.add_argument(
         "--on-error",
         choices=("fail", "skip"),
         default="fail",
-        help="skip: leave out the images that cannot be read, and list them at the end (default: fail)",
+        help="skip: leave out images that cannot be read, and list them at the end (default: fail)",
     )
-    _inference(sub)
+    _add_inference_options(sub)
 
 
-def _inference(sub: argparse.ArgumentParser) -> None:
+def _add_inference_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--device", metavar="NAME", help="default: cuda if there is one, else cpu")
     sub.add_argument(
-        "--precision", default="fp32", metavar="NAME", help="of the trunk: fp32 (default), tf32, fp16 or bf16"
+        "--precision", default="fp32", metavar="NAME", help="of encoder and decoder: fp32 (default), tf32, fp16 or bf16"
     )
-    sub.add_argument("--batch-size", type=positive, metavar="N", help="images at a time (default: chosen to fit)")
-    sub.add_argument("--channels-last", action="store_true", help="the trunk's weights with the channels last")
-    sub.add_argument("--compile", action="store_true", help="torch.compile the trunk: for many images")
+    sub.add_argument("--batch-size", type=positive_int, metavar="N", help="images at a time (default: chosen to fit)")
+    sub.add_argument("--channels-last", action="store_true", help="store the weights with the channels last")
+    sub.add_argument("--compile", action="store_true", help="compile encoder and decoder: faster for many images")
     sub.add_argument("--json", action="store_true", help="print as JSON")
-    add_import(sub)
+    add_import_option(sub)
 
 
-def _tokenizer(arguments: argparse.Namespace) -> Any:
+def _load_tokenizer(arguments: argparse.Namespace) -> Any:
+    """The tokenizer that the arguments name, on its device."""
     from arcvq.tokenizers import Tokenizer
     from arcvq.tokenizers.inference import check_precision, choose_device
 
@@ -122,7 +126,8 @@ def _tokenizer(arguments: argparse.Namespace) -> Any:
     return tokenizer.speed_up(compile=arguments.compile, channels_last=arguments.channels_last)
 
 
-def _how(arguments: argparse.Namespace, progress: Callable[[str, int, int], None]) -> dict[str, Any]:
+def _inference_options(arguments: argparse.Namespace, progress: Callable[[str, int, int], None]) -> dict[str, Any]:
+    """The keyword arguments of a pass over many images."""
     return {
         "precision": arguments.precision,
         "batch_size": arguments.batch_size,
@@ -130,14 +135,16 @@ def _how(arguments: argparse.Namespace, progress: Callable[[str, int, int], None
     }
 
 
-def _reading(
+def _reading_options(
     arguments: argparse.Namespace, progress: Callable[[str, int, int], None], skipped: dict[str, str]
 ) -> dict[str, Any]:
-    return {**_how(arguments, progress), "skipped": skipped if arguments.on_error == "skip" else None}
+    """The keyword arguments of a pass over image files; unreadable files are added to `skipped` with --on-error skip."""
+    return {**_inference_options(arguments, progress), "skipped": skipped if arguments.on_error == "skip" else None}
 
 
 def _print_skipped(skipped: dict[str, str]) -> None:
+    """List the images that were left out on stderr."""
     if skipped:
-        print(f"{len(skipped)} of the images cannot be read and were left out:", file=sys.stderr)
+        print(f"{len(skipped)} images cannot be read and were left out:", file=sys.stderr)
     for name, reason in skipped.items():
         print(f"  {name}: {reason}", file=sys.stderr)

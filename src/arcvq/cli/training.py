@@ -1,4 +1,4 @@
-"""Training and measuring: demo, train, evaluate."""
+"""The commands demo, train and evaluate."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from arcvq.cli.command import Commands, add_import, positive, print_json
+from arcvq.cli.command import Commands, add_import_option, positive_int, print_json
 from arcvq.errors import ArcvqError
 
 
@@ -23,13 +23,16 @@ def add_demo(commands: Commands) -> None:
         type=Path,
         default=Path("runs/demo"),
         metavar="DIR",
-        help="default: runs/demo; an unfinished one goes on",
+        help="default: runs/demo; an unfinished demo continues",
     )
-    sub.add_argument("--steps", type=positive, default=400, metavar="N", help="optimizer steps for each (default: 400)")
+    sub.add_argument(
+        "--steps", type=positive_int, default=400, metavar="N", help="optimizer steps for each (default: 400)"
+    )
     sub.add_argument("--json", action="store_true", help="print the comparison as JSON")
 
 
 def demo(arguments: argparse.Namespace) -> int:
+    """Run the demo and print its comparison."""
     from arcvq.demo import run_demo
 
     result = run_demo(arguments.out, steps=arguments.steps, quiet=arguments.json)
@@ -44,11 +47,11 @@ def add_train(commands: Commands) -> None:
     sub = commands.add(
         "train",
         train,
-        "train a tokenizer; a run that is already there goes on",
+        "train a tokenizer, or continue an unfinished run",
         "  arcvq train sample/arcvq-vae --out runs/first\n"
         "  arcvq train cifar10/arcvq-vae --training.seed 2 --quantizer.arc.scale 20 --out runs/scale-20\n"
         "  arcvq train my.yaml --dry-run\n\n"
-        "Every setting can be given by its dotted name: --data.*, --autoencoder.*, --quantizer.*, --objective.*, --training.*;\n"
+        "Every setting can be set by its dotted name: --data.*, --autoencoder.*, --quantizer.*, --objective.*, --training.*;\n"
         "--dry-run prints them all with their values.",
         takes_settings=True,
     )
@@ -57,12 +60,12 @@ def add_train(commands: Commands) -> None:
     sub.add_argument(
         "--init-from",
         metavar="RUN_OR_MODEL",
-        help="start from the weights of this run or saved tokenizer (training.init_from)",
+        help="initialise with the weights of this run or saved tokenizer (training.init_from)",
     )
     sub.add_argument(
         "--dry-run", action="store_true", help="print configuration, parameters, memory and time; write nothing"
     )
-    add_import(sub)
+    add_import_option(sub)
     sub.add_argument("--quiet", action="store_true", help="no progress")
     sub.add_argument("--json", action="store_true", help="print as JSON")
     sub.usage = (
@@ -72,6 +75,7 @@ def add_train(commands: Commands) -> None:
 
 
 def train(arguments: argparse.Namespace) -> int:
+    """Train into --out, or print what a training needs with --dry-run."""
     from arcvq.distributed import rank
     from arcvq.systems import load_config
     from arcvq.systems import train as run
@@ -82,25 +86,26 @@ def train(arguments: argparse.Namespace) -> int:
         settings += ["--training.init_from", arguments.init_from]
     config = load_config(arguments.preset, settings)
     if arguments.dry_run:
-        return _dry_run(config, arguments.json)
+        return _print_dry_run(config, arguments.json)
     if arguments.out is None:
-        raise ArcvqError("train needs a folder to write to: --out RUN (or --dry-run to write nothing)")
-    record = RunFolder(arguments.out).training
-    before = record.read_bytes() if record.is_file() else None
+        raise ArcvqError("train needs a folder to write to: give --out RUN (or --dry-run, which writes nothing)")
+    finished_file = RunFolder(arguments.out).training
+    before = finished_file.read_bytes() if finished_file.is_file() else None
     run(config, arguments.out, quiet=arguments.quiet)
     if rank() != 0:
         return 0
-    finished = record.read_bytes() == before
+    was_finished = finished_file.read_bytes() == before
     if arguments.json:
-        print_json({"run": str(arguments.out), "was_finished": finished})
+        print_json({"run": str(arguments.out), "was_finished": was_finished})
     else:
         print(
-            f"{arguments.out}: {'already ' if finished else ''}trained; measure it with: arcvq evaluate {arguments.out}"
+            f"{arguments.out}: {'already ' if was_finished else ''}trained; measure it with: arcvq evaluate {arguments.out}"
         )
     return 0
 
 
-def _dry_run(config: Any, as_json: bool) -> int:
+def _print_dry_run(config: Any, as_json: bool) -> int:
+    """Print configuration, parameters, memory and time of a training, from a few measured steps."""
     import dataclasses
 
     import yaml
@@ -127,31 +132,32 @@ def add_evaluate(commands: Commands) -> None:
     sub = commands.add(
         "evaluate",
         evaluate,
-        "measure a run on its test images",
+        "measure a run on test images",
         "  arcvq evaluate runs/first\n  arcvq evaluate runs/first --protocol exact paper --out result.json",
     )
     sub.add_argument("run", metavar="RUN", help="a run, a saved tokenizer, or an embedded one (tiny)")
     sub.add_argument("--protocol", nargs="+", default=["exact"], metavar="NAME", help="exact (default), paper, or both")
-    sub.add_argument("--data", metavar="NAME", help="another data set than the run's own")
-    sub.add_argument("--root", metavar="DIR", help="where data sets lie")
-    add_import(sub)
-    sub.add_argument("--limit", type=positive, metavar="N", help="only the first N images")
-    sub.add_argument("--metrics", nargs="+", metavar="NAME", help="only these")
+    sub.add_argument("--data", metavar="NAME", help="data set to measure on (default: the run's)")
+    sub.add_argument("--root", metavar="DIR", help="folder of the data sets")
+    add_import_option(sub)
+    sub.add_argument("--limit", type=positive_int, metavar="N", help="only the first N images")
+    sub.add_argument("--metrics", nargs="+", metavar="NAME", help="only these metrics")
     sub.add_argument(
-        "--download", action="store_true", help="fetch the networks of LPIPS and FID if they are not here yet"
+        "--download", action="store_true", help="download the networks of LPIPS and FID if they are missing"
     )
-    sub.add_argument("--out", type=Path, metavar="FILE", help="write the whole result there")
-    sub.add_argument("--json", action="store_true", help="print the whole result as JSON")
+    sub.add_argument("--out", type=Path, metavar="FILE", help="write the result as JSON")
+    sub.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
 def evaluate(arguments: argparse.Namespace) -> int:
+    """Measure a run and print its metrics."""
     from arcvq.storage import check_writable_file, write_json
     from arcvq.systems import measure
     from arcvq.terminal import print_measured, progress_bar
 
     if arguments.out:
         check_writable_file(arguments.out)
-    whole = not (arguments.data or arguments.root or arguments.limit or arguments.metrics)
+    standard = not (arguments.data or arguments.root or arguments.limit or arguments.metrics)
     with progress_bar() as progress:
         measured = measure(
             arguments.run,
@@ -161,7 +167,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
             metrics=arguments.metrics,
             limit=arguments.limit,
             download=arguments.download,
-            record=whole,
+            record=standard,
             progress=progress,
         )
     if arguments.out:
