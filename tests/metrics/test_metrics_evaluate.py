@@ -24,7 +24,7 @@ def no_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
 
 
-def toy(count: int = 6, channels: int = 1, side: int = 16) -> InMemoryImages:
+def toy_images(count: int = 6, channels: int = 1, side: int = 16) -> InMemoryImages:
     generator = torch.Generator().manual_seed(0)
     return InMemoryImages("toy", torch.randint(20, 200, (count, channels, side, side), generator=generator).byte())
 
@@ -34,24 +34,26 @@ def identity(images: torch.Tensor) -> tuple[torch.Tensor, None]:
 
 
 @pytest.mark.parametrize("batch_size", [1, 4, 500])
-def test_known_offset(batch_size: int) -> None:
-    result = evaluate(lambda x: (x + 10 / 127.5, None), toy(), metrics=QUICK, batch_size=batch_size)
+def test_known_offset_gives_known_metrics(batch_size: int) -> None:
+    result = evaluate(lambda x: (x + 10 / 127.5, None), toy_images(), metrics=QUICK, batch_size=batch_size)
     assert result.metrics["l1"] == pytest.approx(10 / 255, rel=1e-5)
     assert result.metrics["psnr"] == pytest.approx(20 * math.log10(25.5), rel=1e-5)
     assert 0.9 < result.metrics["ssim"] < 1.0
     assert (result.images, result.protocol, result.missing, result.counts) == (6, "exact", {}, None)
 
 
-def test_perfect_reconstruction() -> None:
-    assert evaluate(identity, toy(), metrics=QUICK).metrics == pytest.approx({"l1": 0.0, "psnr": 100.0, "ssim": 1.0})
+def test_perfect_reconstruction_gives_best_metrics() -> None:
+    assert evaluate(identity, toy_images(), metrics=QUICK).metrics == pytest.approx(
+        {"l1": 0.0, "psnr": 100.0, "ssim": 1.0}
+    )
 
 
-def test_what_is_drawn_at_random_is_drawn_alike_every_time_and_nothing_outside_notices() -> None:
+def test_random_reconstructions_repeat_and_random_state_is_restored() -> None:
     def drawing(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return x + 0.1 * torch.randn_like(x), torch.randint(9, (len(x), 4))
 
     def measured() -> Evaluation:
-        return evaluate(drawing, toy(), metrics=["psnr", "perplexity"], codebook_size=9, batch_size=4)
+        return evaluate(drawing, toy_images(), metrics=["psnr", "perplexity"], codebook_size=9, batch_size=4)
 
     torch.manual_seed(5)
     expected = torch.randn(3)
@@ -61,32 +63,32 @@ def test_what_is_drawn_at_random_is_drawn_alike_every_time_and_nothing_outside_n
     assert measured().metrics == first.metrics
 
 
-def test_psnr_is_the_mean_over_images_not_of_the_mean_error() -> None:
+def test_psnr_is_mean_over_images() -> None:
     offsets = torch.tensor([1.0, 50.0]).view(2, 1, 1, 1) / 127.5
-    result = evaluate(lambda x: (x + offsets, None), toy(2), metrics=["psnr"])
+    result = evaluate(lambda x: (x + offsets, None), toy_images(2), metrics=["psnr"])
     assert result.metrics["psnr"] == pytest.approx((20 * math.log10(255) + 20 * math.log10(5.1)) / 2, rel=1e-5)
 
 
-def test_paper_protocol_changes_the_numbers() -> None:
+def test_paper_protocol_changes_metrics() -> None:
     def noisy(x: torch.Tensor) -> tuple[torch.Tensor, None]:
         return x + 0.1 * torch.sin(37.0 * x), None
 
-    images = toy(channels=3, side=32)
+    images = toy_images(channels=3, side=32)
     exact, paper = (evaluate(noisy, images, protocol=name, metrics=QUICK) for name in ("exact", "paper"))
     assert exact.metrics["l1"] != pytest.approx(paper.metrics["l1"], rel=1e-3)
     assert (paper.protocol, paper.protocol_hash) == ("paper", PAPER.hash)
     assert evaluate(noisy, images, protocol=PAPER, metrics=QUICK).metrics == paper.metrics
 
 
-def test_floor_of_the_paper_protocol_reaches_both_sides() -> None:
-    # 8-bit originals that pass unchanged are floored alike on both sides, so nothing differs even then.
-    assert evaluate(identity, toy(), protocol="paper", metrics=QUICK).metrics["l1"] == 0.0
+def test_paper_protocol_floors_both_sides() -> None:
+    # Unchanged originals are floored in the same way on both sides.
+    assert evaluate(identity, toy_images(), protocol="paper", metrics=QUICK).metrics["l1"] == 0.0
 
 
-def test_tokens_and_geometry(no_weights: None) -> None:
+def test_metrics_of_known_tokens_and_codes(no_weights: None) -> None:
     tokens = torch.tensor([[0, 0, 1], [2, 2, -1]])  # one position is padding
     codebook = torch.diag(torch.tensor([1.0, 2.0, 3.0, 10.0]))
-    result = evaluate(lambda x: (x, tokens), toy(2), codebook=codebook)
+    result = evaluate(lambda x: (x, tokens), toy_images(2), codebook=codebook)
     found = result.metrics
     assert result.counts is not None
     assert result.counts.tolist() == [2, 1, 2, 0]
@@ -101,29 +103,29 @@ def test_tokens_and_geometry(no_weights: None) -> None:
     assert found["norm_mean_used"] == 2.0
 
 
-def test_codebook_size_without_codes() -> None:
+def test_codebook_size_replaces_codebook() -> None:
     tokens = torch.tensor([[[3, 1]], [[3, 3]]])
     with_size = evaluate(
-        lambda x: (x, tokens), toy(2), codebook_size=8, metrics=["usage", "bits_per_image", "geometry"]
+        lambda x: (x, tokens), toy_images(2), codebook_size=8, metrics=["usage", "bits_per_image", "geometry"]
     )
     assert with_size.metrics == {"usage": 0.25, "bits_per_image": 6.0}
     assert with_size.missing == {"geometry": "not applicable: the model has no codebook of vectors"}
-    without = evaluate(lambda x: (x, tokens), toy(2), metrics=["usage", "perplexity"])
+    without = evaluate(lambda x: (x, tokens), toy_images(2), metrics=["usage", "perplexity"])
     assert "pass codebook or codebook_size" in without.missing["usage"]
     assert without.counts is not None
     assert without.counts.tolist() == [0, 1, 0, 3]
     assert without.metrics == pytest.approx({"perplexity": math.exp(-(0.25 * math.log(0.25) + 0.75 * math.log(0.75)))})
 
 
-def test_counts_grow_over_batches_when_the_size_is_unknown() -> None:
+def test_counts_grow_if_codebook_size_is_unknown() -> None:
     calls = iter([torch.tensor([[1]]), torch.tensor([[4]]), torch.tensor([[0]])])
-    result = evaluate(lambda x: (x, next(calls)), toy(3), batch_size=1, metrics=["perplexity"])
+    result = evaluate(lambda x: (x, next(calls)), toy_images(3), batch_size=1, metrics=["perplexity"])
     assert result.counts is not None
     assert result.counts.tolist() == [1, 1, 0, 0, 1]
 
 
-def test_missing_weights_are_reasons_not_numbers(no_weights: None) -> None:
-    result = evaluate(identity, toy())
+def test_missing_weights_give_reasons(no_weights: None) -> None:
+    result = evaluate(identity, toy_images())
     assert "torchvision.models.vgg16" in result.missing["lpips"]
     assert "ARCVQ_WEIGHTS" in result.missing["rfid"]
     assert result.missing["usage"] == "not applicable: the model gave no tokens"
@@ -135,24 +137,23 @@ def test_missing_weights_are_reasons_not_numbers(no_weights: None) -> None:
     assert plain["seconds"] > 0
 
 
-def test_small_images_and_small_sets_leave_metrics_out() -> None:
-    result = evaluate(identity, toy(1, side=10), metrics=["l1", "ssim", "lpips", "rfid"])
+def test_small_images_and_sets_skip_metrics() -> None:
+    result = evaluate(identity, toy_images(1, side=10), metrics=["l1", "ssim", "lpips", "rfid"])
     assert set(result.metrics) == {"l1"}
     assert "at least 11 pixels" in result.missing["ssim"]
     assert "at least 16 pixels" in result.missing["lpips"]
     assert "at least 2 images" in result.missing["rfid"]
 
 
-def test_networks_take_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A random LPIPS trunk from a file and a small network in Inception's place: an equal reconstruction is at
-    distance 0, another is not."""
+def test_lpips_and_rfid_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a random LPIPS trunk and a small Inception network, only an equal reconstruction has distance 0."""
     save_file(torchvision.models.alexnet().features.state_dict(), tmp_path / "alexnet-features.safetensors")
     monkeypatch.setenv("ARCVQ_WEIGHTS", str(tmp_path))
     small = nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten())  # (B, 3, 299, 299) -> (B, 12)
-    # The package's name `evaluate` is the function; the module is reached through the import system.
+    # The module is imported by name, because `arcvq.metrics.evaluate` is the function.
     monkeypatch.setattr(import_module("arcvq.metrics.paired"), "fid_network", lambda device, download: small)
 
-    images = toy(8, side=32)
+    images = toy_images(8, side=32)
     for name in ("exact", "paper"):
         measure = replace(protocol(name), lpips_network="alex")
         same = evaluate(identity, images, metrics=["lpips", "rfid"], protocol=measure, batch_size=3)
@@ -165,11 +166,13 @@ def test_networks_take_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_progress_sees_every_batch() -> None:
     seen: list[tuple[int, int]] = []
-    evaluate(identity, toy(5), metrics=["l1"], batch_size=2, progress=lambda done, total: seen.append((done, total)))
+    evaluate(
+        identity, toy_images(5), metrics=["l1"], batch_size=2, progress=lambda done, total: seen.append((done, total))
+    )
     assert seen == [(2, 5), (4, 5), (5, 5)]
 
 
-def test_nothing_is_learned_while_measuring() -> None:
+def test_evaluate_runs_without_gradient() -> None:
     weight = torch.ones((), requires_grad=True)
     seen: list[bool] = []
 
@@ -178,7 +181,7 @@ def test_nothing_is_learned_while_measuring() -> None:
         return weight * x, None
 
     random_state = torch.get_rng_state()
-    evaluate(reconstruct, toy(), metrics=QUICK)
+    evaluate(reconstruct, toy_images(), metrics=QUICK)
     assert seen == [False]
     assert torch.equal(torch.get_rng_state(), random_state)
 
@@ -206,18 +209,18 @@ def test_two_thousand_small_images_take_seconds() -> None:
         (lambda x: (x[:, :, :-1], None), r"shape \(6, 1, 15, 16\), but the images have \(6, 1, 16, 16\)"),
         (lambda x: (x, torch.tensor([4])), "tokens must lie in 0 to 3, or be -1 for padding, but go from 4 to 4"),
         (lambda x: (x, torch.tensor([-2])), "go from -2 to -2"),
-        (lambda x: (x, torch.tensor([0.5])), r"tokens are whole numbers, but reconstruct returned torch\.float32"),
+        (lambda x: (x, torch.tensor([0.5])), r"tokens must be integers, but reconstruct returned torch\.float32"),
     ],
 )
-def test_wrong_models(reconstruct: object, line: str) -> None:
+def test_wrong_reconstructions_are_refused(reconstruct: object, line: str) -> None:
     with pytest.raises(ArcvqError, match=line):
-        evaluate(reconstruct, toy(), metrics=["l1"], codebook_size=4)  # type: ignore[arg-type]
+        evaluate(reconstruct, toy_images(), metrics=["l1"], codebook_size=4)  # type: ignore[arg-type]
 
 
-def test_wrong_arguments() -> None:
+def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(ArcvqError, match=r"'fid'.*l1, mse, psnr"):
-        evaluate(identity, toy(), metrics=["fid"])
+        evaluate(identity, toy_images(), metrics=["fid"])
     with pytest.raises(ArcvqError, match="unknown protocol 'quick'"):
-        evaluate(identity, toy(), protocol="quick")
+        evaluate(identity, toy_images(), protocol="quick")
     with pytest.raises(ArcvqError, match="toy has no images to evaluate on"):
-        evaluate(identity, toy(0))
+        evaluate(identity, toy_images(0))

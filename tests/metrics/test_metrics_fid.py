@@ -18,12 +18,12 @@ from arcvq.metrics import (
     fid_network,
     frechet_distance,
 )
-from arcvq.metrics.eight_bit import pil_resize, whole_number_resize
+from arcvq.metrics.eight_bit import emulate_pil_resize, pil_resize
 from arcvq.metrics.fid import fid_input
 
 
 def statistics(mean: torch.Tensor, covariance: torch.Tensor, count: int = 1000) -> FeatureStatistics:
-    """The statistics that `count` features of exactly this mean and sample covariance would leave."""
+    """Statistics of `count` features with exactly this mean and sample covariance."""
     result = FeatureStatistics()
     result.count = count
     result.total = count * mean
@@ -31,7 +31,7 @@ def statistics(mean: torch.Tensor, covariance: torch.Tensor, count: int = 1000) 
     return result
 
 
-def test_closed_forms() -> None:
+def test_frechet_distance_equals_closed_forms() -> None:
     width = 12
     zero, identity = torch.zeros(width, dtype=torch.float64), torch.eye(width, dtype=torch.float64)
     mean = torch.linspace(-1, 2, width, dtype=torch.float64)
@@ -41,7 +41,7 @@ def test_closed_forms() -> None:
     assert frechet_distance(standard, statistics(zero, 9.0 * identity)) == pytest.approx(width * 4.0)
 
 
-def test_equals_the_matrix_root() -> None:
+def test_frechet_distance_equals_matrix_square_root() -> None:
     generator = torch.Generator().manual_seed(0)
     first = torch.randn(300, 8, generator=generator, dtype=torch.float64)
     second = torch.randn(200, 8, generator=generator, dtype=torch.float64) @ torch.randn(
@@ -59,7 +59,7 @@ def test_equals_the_matrix_root() -> None:
     assert frechet_distance(sides[1], sides[0]) == pytest.approx(expected, rel=1e-9)
 
 
-def test_identical_sets_with_fewer_images_than_features() -> None:
+def test_identical_sets_have_distance_zero_with_few_images() -> None:
     features = torch.rand(10, 64, generator=torch.Generator().manual_seed(0))
     side = FeatureStatistics()
     side.update(features)
@@ -69,20 +69,20 @@ def test_identical_sets_with_fewer_images_than_features() -> None:
     assert frechet_distance(side, moved) == pytest.approx(64 * 0.25, abs=1e-4)
 
 
-def test_one_image_is_not_enough() -> None:
+def test_one_image_is_refused() -> None:
     side = FeatureStatistics()
     side.update(torch.ones(1, 4))
     with pytest.raises(ArcvqError, match="at least 2 images"):
         frechet_distance(side, side)
 
 
-def pictures(channels: int) -> torch.Tensor:
+def random_images(channels: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(1)
     return torch.randint(0, 256, (2, channels, 32, 28), generator=generator, dtype=torch.uint8)
 
 
-def test_paper_input() -> None:
-    images = pictures(3)
+def test_fid_input_of_paper_protocol() -> None:
+    images = random_images(3)
     expected = []
     for image in images:
         small = Image.fromarray(image.permute(1, 2, 0).numpy()).resize((229, 229), Image.Resampling.BILINEAR)
@@ -92,17 +92,17 @@ def test_paper_input() -> None:
     assert torch.equal(fid_input(images, 229, "torch"), reference)
 
 
-def test_grey_input_is_tiled() -> None:
-    grey = pictures(1)
+def test_greyscale_fid_input_is_repeated() -> None:
+    grey = random_images(1)
     for options in ((None, "tensorflow"), (229, "torch")):
         assert torch.equal(fid_input(grey, *options), fid_input(grey.repeat(1, 3, 1, 1), *options))  # type: ignore[arg-type]
 
 
-def test_inputs_are_checked() -> None:
+def test_wrong_fid_inputs_are_refused() -> None:
     with pytest.raises(ArcvqError, match=r"uint8.*torch\.float32"):
         fid_input(torch.zeros(1, 3, 8, 8), None, "tensorflow")
     with pytest.raises(ArcvqError, match="unknown FID interpolation 'cubic'"):
-        fid_input(pictures(3), None, "cubic")  # type: ignore[arg-type]
+        fid_input(random_images(3), None, "cubic")  # type: ignore[arg-type]
 
 
 def test_network_equals_torch_fidelity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,16 +121,16 @@ def test_network_equals_torch_fidelity(tmp_path: Path, monkeypatch: pytest.Monke
     assert torch.equal(torch.get_rng_state(), random_state)
     assert not network.training
     with torch.no_grad():
-        expected = reference(pictures(3))[0]
-    features = fid_features(pictures(3), network)
+        expected = reference(random_images(3))[0]
+    features = fid_features(random_images(3), network)
     assert features.shape == (2, 2048)
     assert float(expected.std()) > 0
     assert torch.allclose(features, expected, atol=1e-6)
-    monkeypatch.setattr("arcvq.metrics.fid.IMAGES_AT_ONCE", 1)
-    assert torch.allclose(fid_features(pictures(3), network), expected, atol=1e-5)
+    monkeypatch.setattr("arcvq.metrics.fid.MIN_BATCH", 1)
+    assert torch.allclose(fid_features(random_images(3), network), expected, atol=1e-5)
 
 
-def test_missing_and_wrong_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_and_wrong_weights_are_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("ARCVQ_WEIGHTS", str(tmp_path))
     with pytest.raises(MissingWeights) as caught:
@@ -144,7 +144,7 @@ def test_missing_and_wrong_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(("height", "width", "size"), [(32, 28, 229), (229, 300, 229), (500, 375, 64), (3, 1, 7)])
-def test_a_gpu_resizes_as_pillow_does(height: int, width: int, size: int) -> None:
+def test_emulated_resize_equals_pillow(height: int, width: int, size: int) -> None:
     generator = torch.Generator().manual_seed(2)
     images = torch.randint(0, 256, (2, 3, height, width), generator=generator, dtype=torch.uint8)
-    assert torch.equal(whole_number_resize(images, size), pil_resize(images, size))
+    assert torch.equal(emulate_pil_resize(images, size), pil_resize(images, size))

@@ -10,13 +10,13 @@ from arcvq.errors import ArcvqError
 from arcvq.metrics import image, l1, psnr, ssim
 
 
-def pair(*shape: int, noise: float = 0.1) -> tuple[torch.Tensor, torch.Tensor]:
+def image_pair(*shape: int, noise: float = 0.1) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
     x = torch.rand(*shape, generator=generator)
     return x, (x + noise * torch.randn(*shape, generator=generator)).clamp(0, 1)
 
 
-def test_l1_and_psnr_of_a_constant_offset() -> None:
+def test_l1_and_psnr_of_constant_offset() -> None:
     x = torch.full((3, 2, 12, 13), 0.25)
     offset = torch.tensor([0.5, 0.25, 0.125])
     y = x + offset.view(-1, 1, 1, 1)
@@ -26,19 +26,19 @@ def test_l1_and_psnr_of_a_constant_offset() -> None:
 
 
 def test_psnr_is_capped_for_equal_images() -> None:
-    x, _ = pair(2, 3, 12, 12)
+    x, _ = image_pair(2, 3, 12, 12)
     assert psnr(x, x).tolist() == [100.0, 100.0]
 
 
 def test_psnr_equals_skimage() -> None:
-    x, y = pair(4, 3, 16, 16)
+    x, y = image_pair(4, 3, 16, 16)
     expected = [peak_signal_noise_ratio(a.numpy(), b.numpy(), data_range=1.0) for a, b in zip(x, y)]
     assert psnr(x, y).tolist() == pytest.approx(expected, abs=1e-4)
 
 
 @pytest.mark.parametrize(("channels", "height", "width"), [(1, 28, 28), (3, 32, 40), (3, 11, 11), (1, 11, 30)])
 def test_uniform_ssim_equals_skimage(channels: int, height: int, width: int) -> None:
-    x, y = pair(5, channels, height, width)
+    x, y = image_pair(5, channels, height, width)
     expected = [
         structural_similarity(a.double().numpy(), b.double().numpy(), channel_axis=0, win_size=11, data_range=1.0)
         for a, b in zip(x, y)
@@ -46,8 +46,8 @@ def test_uniform_ssim_equals_skimage(channels: int, height: int, width: int) -> 
     assert np.abs(ssim(x, y).numpy() - np.array(expected)).max() < 1e-6
 
 
-def test_gaussian_ssim_equals_skimage_and_the_inside_of_torchmetrics() -> None:
-    x, y = pair(4, 3, 24, 30)
+def test_gaussian_ssim_equals_skimage_and_torchmetrics() -> None:
+    x, y = image_pair(4, 3, 24, 30)
     found = ssim(x, y, "gaussian")
     expected = [
         structural_similarity(
@@ -69,23 +69,23 @@ def test_gaussian_ssim_equals_skimage_and_the_inside_of_torchmetrics() -> None:
     assert (found - ssim(x, y)).abs().min() > 1e-4
 
 
-def test_ssim_of_equal_and_of_flat_images() -> None:
-    x, _ = pair(2, 3, 20, 20)
+def test_ssim_of_equal_and_flat_images() -> None:
+    x, _ = image_pair(2, 3, 20, 20)
     assert torch.allclose(ssim(x, x), torch.ones(2))
-    # Flat images have no structure: only the brightness term is left. float32 sums would drown it in rounding.
+    # For flat images SSIM is the brightness term alone. float32 sums would be too inexact for it.
     a, b = torch.full((1, 1, 20, 20), 0.9), torch.full((1, 1, 20, 20), 0.6)
     expected = (2 * 0.9 * 0.6 + 1e-4) / (0.9**2 + 0.6**2 + 1e-4)
     assert float(ssim(a, b)) == pytest.approx(expected, abs=1e-6)
 
 
-def test_ssim_does_not_depend_on_the_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    x, y = pair(7, 1, 16, 16)
+def test_ssim_does_not_depend_on_chunk_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = image_pair(7, 1, 16, 16)
     whole = ssim(x, y)
     monkeypatch.setattr(image, "PIXELS_AT_ONCE", 2 * 16 * 16)
     assert torch.allclose(ssim(x, y), whole, atol=1e-7)
 
 
-def test_failures_are_one_line() -> None:
+def test_wrong_images_are_refused() -> None:
     small = torch.zeros(1, 1, 10, 20)
     with pytest.raises(ArcvqError, match=r"11x11 .* 20x10"):
         ssim(small, small)

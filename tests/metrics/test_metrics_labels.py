@@ -1,4 +1,4 @@
-"""Every measured number has a label that people read."""
+"""Labels of metrics."""
 
 import json
 from pathlib import Path
@@ -10,28 +10,28 @@ from arcvq.metrics import METRIC_LABELS, MetricLabel, metric_label
 RESULTS = Path(__file__).parents[2] / "results"
 
 
-def test_every_metric_of_the_results_has_a_label():
+def test_every_result_metric_has_a_label():
     documents = [json.loads(path.read_text()) for path in RESULTS.glob("*/*.json")]
     names = {name for document in documents for each in document["protocols"].values() for name in each["metrics"]}
     assert names
     assert names <= METRIC_LABELS.keys()
 
 
-def test_labels_are_words_and_differ():
+def test_labels_are_unique_words():
     labels = [metric.label for metric in METRIC_LABELS.values()]
     assert len(set(labels)) == len(labels)
     assert not any("_" in label for label in labels)
 
 
 @pytest.mark.parametrize(("name", "best"), [("psnr", 2.0), ("lpips", 1.0), ("bits_per_image", None)])
-def test_best_follows_the_direction(name, best):
+def test_best_follows_better_direction(name, best):
     assert metric_label(name).best([1.0, 2.0]) == best
 
 
-def test_text_has_the_metric_s_format():
+def test_text_uses_metric_format():
     assert metric_label("usage").text(0.916) == "91.6%"
     assert metric_label("psnr").text(18.926) == "18.93"
 
 
-def test_unknown_metric_goes_under_its_name():
-    assert metric_label("of_my_own") == MetricLabel("of my own")
+def test_unknown_metric_is_labelled_by_its_name():
+    assert metric_label("my_metric") == MetricLabel("my metric")

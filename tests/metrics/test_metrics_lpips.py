@@ -39,7 +39,7 @@ def vgg(weights_folder: Path) -> nn.Module:
         return lpips_network("vgg")
 
 
-def test_distance(vgg: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_distance_is_zero_only_for_equal_images(vgg: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.rand(2, 3, 17, 16, generator=torch.Generator().manual_seed(0))
     assert lpips_distance(x, x, vgg).tolist() == [0.0] * 2
     distance = lpips_distance(x, x.flip(3), vgg)
@@ -56,9 +56,7 @@ def test_distance(vgg: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", ["vgg", "alex"])
-def test_distance_is_that_of_torchmetrics(
-    name: LpipsName, weights_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_distance_equals_torchmetrics(name: LpipsName, weights_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ARCVQ_WEIGHTS", str(weights_folder))
     network = lpips_network(name)
     theirs = _LPIPS(net=name, pnet_rand=True)
@@ -71,18 +69,20 @@ def test_distance_is_that_of_torchmetrics(
     assert torch.allclose(lpips_distance(x, y, network), expected, rtol=0, atol=1e-6)
 
 
-def test_network_holds_the_file_and_is_frozen(weights_folder: Path, vgg: nn.Module) -> None:
+def test_network_has_weights_of_file_and_is_frozen(weights_folder: Path, vgg: nn.Module) -> None:
     from safetensors.torch import load_file
 
     state = load_file(weights_folder / "vgg16-features.safetensors")
     assert torch.equal(vgg.get_submodule("net").state_dict()["28.weight"], state["28.weight"])
-    # Every feature tensor of torchvision's has its place.
+    # The network has all feature tensors of torchvision.
     assert state.keys() == torchvision.models.vgg16(init_weights=False).features.state_dict().keys()
     assert not vgg.training
     assert not any(parameter.requires_grad for parameter in vgg.parameters())
 
 
-def test_loading_leaves_the_random_state_alone(weights_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loading_keeps_random_state_and_small_images_are_refused(
+    weights_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("ARCVQ_WEIGHTS", str(weights_folder))
     before = torch.get_rng_state()
     network = lpips_network("alex")
@@ -93,7 +93,7 @@ def test_loading_leaves_the_random_state_alone(weights_folder: Path, monkeypatch
 
 
 @pytest.mark.parametrize(("name", "model"), [("vgg", "vgg16"), ("alex", "alexnet")])
-def test_missing_weights_say_what_brings_them(no_cache: Path, name: str, model: str) -> None:
+def test_missing_weights_error_names_command(no_cache: Path, name: str, model: str) -> None:
     with pytest.raises(MissingWeights) as caught:
         lpips_network(name)  # type: ignore[arg-type]
     line = str(caught.value)
@@ -102,7 +102,7 @@ def test_missing_weights_say_what_brings_them(no_cache: Path, name: str, model: 
     assert "\n" not in line
 
 
-def test_cache_of_torchvision_is_used(no_cache: Path, weights_folder: Path) -> None:
+def test_torchvision_cache_is_used(no_cache: Path, weights_folder: Path) -> None:
     from safetensors.torch import load_file
 
     state = load_file(weights_folder / "alexnet-features.safetensors")
@@ -120,7 +120,7 @@ def test_cache_of_torchvision_is_used(no_cache: Path, weights_folder: Path) -> N
         lpips_network("alex")
 
 
-def test_download_only_on_request(no_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_are_downloaded_only_on_request(no_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def unreachable(url: str, **options: object) -> None:
         raise OSError("no route to host")
 
@@ -131,13 +131,13 @@ def test_download_only_on_request(no_cache: Path, monkeypatch: pytest.MonkeyPatc
         lpips_network("vgg", download=True)
 
 
-def test_wrong_files_are_named(no_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_weights_error_names_file(no_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ARCVQ_WEIGHTS", str(tmp_path))
     file = tmp_path / "alexnet-features.safetensors"
     save_file({"0.weight": torch.zeros(2)}, file)
     with pytest.raises(ArcvqError, match=r"alexnet-features\.safetensors does not fit"):
         lpips_network("alex")
-    file.write_bytes(b"nothing of the kind")
+    file.write_bytes(b"not safetensors")
     with pytest.raises(ArcvqError, match=r"cannot read .*alexnet-features\.safetensors"):
         lpips_network("alex")
     with pytest.raises(ArcvqError, match=r"'squeeze'.*vgg, alex"):

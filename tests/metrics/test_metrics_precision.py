@@ -9,31 +9,31 @@ CONVOLUTIONS = torch.backends.cudnn.conv  # type: ignore[attr-defined]
 
 
 @pytest.fixture(params=["tf32", "ieee"])
-def chosen(request: pytest.FixtureRequest) -> Iterator[str]:
+def precision_before(request: pytest.FixtureRequest) -> Iterator[str]:
     before = CONVOLUTIONS.fp32_precision
     CONVOLUTIONS.fp32_precision = request.param
     yield request.param
     CONVOLUTIONS.fp32_precision = before
 
 
-def test_convolutions_are_exact_inside_and_as_before_outside(chosen: str) -> None:
+def test_full_precision_sets_and_restores_convolutions(precision_before: str) -> None:
     with full_precision(torch.device("cpu")):
         assert CONVOLUTIONS.fp32_precision == "ieee"
-    assert CONVOLUTIONS.fp32_precision == chosen
+    assert CONVOLUTIONS.fp32_precision == precision_before
 
 
-def stop_inside() -> None:
+def raise_inside() -> None:
     with full_precision(torch.device("cpu")):
         raise RuntimeError("stop")
 
 
-def test_an_error_inside_changes_nothing(chosen: str) -> None:
+def test_full_precision_restores_convolutions_after_error(precision_before: str) -> None:
     with pytest.raises(RuntimeError, match="stop"):
-        stop_inside()
-    assert CONVOLUTIONS.fp32_precision == chosen
+        raise_inside()
+    assert CONVOLUTIONS.fp32_precision == precision_before
 
 
-def test_autocast_is_off_inside() -> None:
+def test_full_precision_disables_autocast() -> None:
     x = torch.ones(2, 2)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert (x @ x).dtype == torch.bfloat16

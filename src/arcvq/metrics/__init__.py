@@ -1,4 +1,4 @@
-"""Honest numbers: image distances, FID, codebook statistics, and the protocols they are measured under."""
+"""Image distances, FID, codebook statistics, and the protocols they are measured under."""
 
 from arcvq.metrics.codebook import (
     Neighbours,

@@ -1,4 +1,4 @@
-"""How a codebook is used, from token counts (K,), and how its codes lie in space, from the codes (K, D)."""
+"""Codebook statistics: its use, from token counts (K,), and its geometry, from the codes (K, D)."""
 
 import math
 from dataclasses import dataclass
@@ -8,43 +8,44 @@ from torch import Tensor
 
 from arcvq.errors import ArcvqError, Diverged
 
-# Codes compared at once with all others: a block of ROWS x K float64, 800 MB at K = 100,000.
-ROWS = 1024
+# Codes that are compared with all others at a time: BLOCK_ROWS x K float64, 800 MB at K = 100,000.
+BLOCK_ROWS = 1024
 COVERAGE_PERCENT = (50, 90, 99)
 NEAR_DUPLICATE_COSINE = 0.99
 NEAR_DUPLICATE_DISTANCE = 0.1
 
 
 def usage(counts: Tensor) -> float:
-    """Share of the codes that were chosen at least once, 0 to 1. It grows with the number of tokens counted."""
+    """Share of codes with at least one token, 0 to 1. It grows with the number of tokens."""
     check_counts(counts)
     return float((counts > 0).double().mean())
 
 
 def perplexity(counts: Tensor) -> float:
-    """exp of the entropy of the code frequencies: as many equally frequent codes would be as varied."""
+    """exp of the entropy of the code frequencies: the number of equally frequent codes with the same entropy."""
     check_counts(counts)
     shares = counts.double() / counts.sum()
     return float(torch.special.entr(shares).sum().exp())
 
 
 def bits_per_image(tokens_per_image: float, codebook_size: int) -> float:
-    """What an image's tokens cost when each is written with log2 K bits."""
+    """Bits of an image's tokens at log2(K) bits per token."""
     if codebook_size < 1:
         raise ArcvqError(f"a codebook has at least one code, but codebook_size is {codebook_size}")
     return tokens_per_image * math.log2(codebook_size)
 
 
 def coverage(counts: Tensor) -> dict[int, int]:
-    """How many of the most frequent codes make up 50, 90 and 99 percent of all tokens."""
+    """How many of the most frequent codes are needed for 50, 90 and 99 percent of all tokens."""
     check_counts(counts)
     descending = counts.to(torch.int64).sort(descending=True).values.cumsum(0)
     total = int(descending[-1])
-    # Whole numbers on both sides, so that exactly half of the tokens counts as half.
+    # Integers on both sides, so that exactly half of the tokens counts as half.
     return {percent: int((descending * 100 < total * percent).sum()) + 1 for percent in COVERAGE_PERCENT}
 
 
 def check_counts(counts: Tensor) -> None:
+    """Raise unless counts are (K,), not negative, and not all 0."""
     if counts.ndim != 1 or len(counts) == 0:
         raise ArcvqError(f"token counts are one number per code, (K,), but got shape {tuple(counts.shape)}")
     if bool((counts < 0).any()) or float(counts.sum()) <= 0:
@@ -53,15 +54,15 @@ def check_counts(counts: Tensor) -> None:
 
 @dataclass(frozen=True)
 class Neighbours:
-    """What one pass over all pairs of codes tells."""
+    """Nearest neighbour of every code, and the uniformity of the codebook."""
 
     distance: Tensor  # (K,) Euclidean distance to the nearest other code
-    cosine: Tensor  # (K,) largest cosine with another code; of a zero code it is 0 with every other
+    cosine: Tensor  # (K,) largest cosine with another code; 0 for a zero code
     uniformity: float
 
 
 def neighbours(codebook: Tensor) -> Neighbours:
-    """All pairs of codes in blocks of rows, float64; never K x K at once."""
+    """Compare all pairs of codes in float64, in blocks of rows to save memory."""
     codes = check_codebook(codebook)
     size = len(codes)
     if size < 2:
@@ -71,40 +72,42 @@ def neighbours(codebook: Tensor) -> Neighbours:
     distance = torch.empty(size, dtype=torch.float64, device=codes.device)
     cosine = torch.empty_like(distance)
     potential = torch.zeros((), dtype=torch.float64, device=codes.device)
-    for first in range(0, size, ROWS):
-        rows = torch.arange(first, min(first + ROWS, size), device=codes.device)
+    for first in range(0, size, BLOCK_ROWS):
+        rows = torch.arange(first, min(first + BLOCK_ROWS, size), device=codes.device)
         itself = (rows - first, rows)
 
         cosines = directions[rows] @ directions.T  # (R, K)
-        cosines[itself] = -torch.inf  # a code is no neighbour of itself
+        cosines[itself] = -torch.inf  # a code is not its own neighbour
         cosine[rows] = cosines.amax(1)
 
         squared_directions = directions.square().sum(1)  # 1, or 0 for a zero code
-        gaps = squared_directions[rows, None] + squared_directions - 2 * cosines  # ‖û - v̂‖²; infinite for itself
+        gaps = squared_directions[rows, None] + squared_directions - 2 * cosines  # ‖û - v̂‖²; infinite on the diagonal
         potential += (-2 * gaps).exp().sum()
 
         squared = squared_norms[rows, None] + squared_norms - 2 * (codes[rows] @ codes.T)
         squared[itself] = torch.inf
-        # The expanded square cancels for close codes: use it only to find the neighbour, then subtract.
+        # The expanded square is inexact for close codes: use it only to find the neighbour, then subtract.
         distance[rows] = (codes[rows] - codes[squared.argmin(1)]).norm(dim=1)
     mean_potential = float(potential) / (size * (size - 1))
     return Neighbours(distance, cosine.clamp(-1.0, 1.0), math.log(mean_potential))
 
 
 def uniformity(codebook: Tensor) -> float:
-    """log mean exp(-2 ‖û - v̂‖²) over distinct pairs of directions (Wang & Isola, t = 2). Lower is more uniform:
-    -8 for two opposite codes, -4 for orthogonal ones, 0 when all point one way."""
+    """Uniformity of the code directions: log mean exp(-2 ‖û - v̂‖²) over pairs (Wang & Isola, t = 2).
+
+    Lower is more uniform: -8 for two opposite codes, -4 for orthogonal ones, 0 for equal directions.
+    """
     return neighbours(codebook).uniformity
 
 
 def nearest_neighbour_distance(codebook: Tensor) -> dict[str, float]:
-    """Mean and median over the codes of the Euclidean distance to the nearest other code."""
+    """Mean and median Euclidean distance of a code to its nearest neighbour."""
     distance = neighbours(codebook).distance
     return {"mean": float(distance.mean()), "median": float(distance.quantile(0.5))}
 
 
 def norms(codebook: Tensor) -> dict[str, float]:
-    """Quantiles of the codes' lengths, and their spread (standard deviation over mean; 0 for all-zero codes)."""
+    """Mean, quantiles and spread (standard deviation over mean) of the codes' norms."""
     lengths = check_codebook(codebook).norm(dim=1)
     mean = float(lengths.mean())
     quantiles = lengths.quantile(torch.tensor([0.0, 0.05, 0.5, 0.95, 1.0], dtype=torch.float64, device=lengths.device))
@@ -123,44 +126,41 @@ def norms(codebook: Tensor) -> dict[str, float]:
 def near_duplicate_share(
     codebook: Tensor, *, cosine: float = NEAR_DUPLICATE_COSINE, distance: float = NEAR_DUPLICATE_DISTANCE
 ) -> dict[str, float]:
-    """Share of codes that another code nearly repeats, in two senses.
+    """Share of codes with a near duplicate, by cosine and by distance.
 
-    `cosine`: some other code points the same way, with a cosine above 0.99 (within about 8 degrees), whatever its
-    length. `distance`: some other code lies closer than 0.1 times the mean length of all codes.
+    `cosine`: the cosine with another code is above 0.99 (within about 8 degrees), whatever its norm. `distance`: another code
+    is closer than 0.1 times the mean norm of all codes.
     """
-    found = neighbours(codebook)
-    return duplicate_shares(found, float(check_codebook(codebook).norm(dim=1).mean()), cosine, distance)
+    return duplicate_shares(neighbours(codebook), float(check_codebook(codebook).norm(dim=1).mean()), cosine, distance)
 
 
-def duplicate_shares(found: Neighbours, mean_norm: float, cosine: float, distance: float) -> dict[str, float]:
+def duplicate_shares(nearest: Neighbours, mean_norm: float, cosine: float, distance: float) -> dict[str, float]:
+    """Shares of codes whose neighbour has a larger cosine, or is closer than `distance` times the mean norm."""
     return {
-        "cosine": float((found.cosine > cosine).double().mean()),
-        "distance": float((found.distance < distance * mean_norm).double().mean()),
+        "cosine": float((nearest.cosine > cosine).double().mean()),
+        "distance": float((nearest.distance < distance * mean_norm).double().mean()),
     }
 
 
 def geometry(codebook: Tensor) -> dict[str, float]:
-    """Everything above about the codes, under flat names, from one pass over the pairs.
-
-    A codebook of one code has no pairs: only its norm is reported.
-    """
+    """All statistics of the codes above in one flat dict; only norms for a codebook of one code."""
     lengths = norms(codebook)
     result = {f"norm_{key}": value for key, value in lengths.items()}
     if len(codebook) < 2:
         return result
-    found = neighbours(codebook)
-    shares = duplicate_shares(found, lengths["mean"], NEAR_DUPLICATE_COSINE, NEAR_DUPLICATE_DISTANCE)
+    nearest = neighbours(codebook)
+    shares = duplicate_shares(nearest, lengths["mean"], NEAR_DUPLICATE_COSINE, NEAR_DUPLICATE_DISTANCE)
     return result | {
-        "uniformity": found.uniformity,
-        "nearest_neighbour_mean": float(found.distance.mean()),
-        "nearest_neighbour_median": float(found.distance.quantile(0.5)),
+        "uniformity": nearest.uniformity,
+        "nearest_neighbour_mean": float(nearest.distance.mean()),
+        "nearest_neighbour_median": float(nearest.distance.quantile(0.5)),
         "near_duplicate_share": shares["cosine"],
         "near_duplicate_share_distance": shares["distance"],
     }
 
 
 def check_codebook(codebook: Tensor) -> Tensor:
-    """The codes as float64, detached."""
+    """Check that codes are (K, D) and finite; returns them as float64, detached."""
     if codebook.ndim != 2 or len(codebook) == 0:
         raise ArcvqError(f"a codebook is (K, D) with at least one code, but got shape {tuple(codebook.shape)}")
     codes = codebook.detach().double()

@@ -1,4 +1,4 @@
-"""One pass over a set of images, all metrics of a tokenizer, under one protocol or several."""
+"""Measure all metrics of a tokenizer in one pass over a set of images, under one or several protocols."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,28 +15,30 @@ from arcvq.metrics.networks import keep_networks
 from arcvq.metrics.paired import PAIRED_METRICS, Comparison, check_reconstruction
 from arcvq.metrics.protocols import Protocol
 from arcvq.metrics.protocols import protocol as protocol_named
-from arcvq.metrics.tokens import CODEBOOK_METRICS, TokenCounts, code_geometry
+from arcvq.metrics.tokens import CODEBOOK_METRICS, TokenCounts, geometry_results
 
 Reconstruct = Callable[[Tensor], tuple[Tensor, Tensor | None]]
 
-# `coverage` and `geometry` stand for several numbers each.
+# `coverage` and `geometry` are several numbers each.
 METRICS = (*PAIRED_METRICS, *CODEBOOK_METRICS)
 
 
 @dataclass(frozen=True)
 class Evaluation:
+    """The measured metrics of a tokenizer under one protocol."""
+
     metrics: dict[str, float]
-    # metric -> why it was not measured and what brings it; a metric stands in one of the two, never in both
+    # metric -> why it was not measured and what to do; never a metric that is in `metrics`
     missing: dict[str, str]
     # int64 (K,): how often each code was chosen; None without tokens
     counts: Tensor | None
     protocol: str
     protocol_hash: str
     images: int
-    seconds: float  # protocols that are measured together share them evenly
+    seconds: float  # divided evenly between protocols that were measured together
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values for a results file. The counts stay out: they are one number per code."""
+        """Plain values for a results file, without the counts, which are one number per code."""
         return {
             "protocol": self.protocol,
             "protocol_hash": self.protocol_hash,
@@ -64,11 +66,11 @@ def evaluate(
 
     `reconstruct` takes floats (B, C, H, W) in [-1, 1] and returns reconstructions of that shape and range, and int64
     tokens (B, ...) in which -1 is padding, or None. `codebook_size` is for quantizers without a codebook of vectors.
-    `metrics` picks from METRICS; None means all. `download` lets LPIPS and FID fetch their networks when they are not
-    here. `progress` is called with images done and images in all. What `reconstruct` draws at random is the same every time, on
-    the same device with the same `batch_size`, and what is drawn afterwards is as if nothing had been measured.
+    `metrics` selects names of METRICS; None means all. `download` lets LPIPS and FID download missing weights. `progress` is
+    called with the number of images done and in all. The random numbers that `reconstruct` draws are the same every time on the
+    same device with the same `batch_size`, and the random state outside does not change.
     """
-    (found,) = evaluate_under(
+    (evaluation,) = evaluate_under(
         [protocol],
         reconstruct,
         images,
@@ -80,7 +82,7 @@ def evaluate(
         download=download,
         progress=progress,
     )
-    return found
+    return evaluation
 
 
 def evaluate_under(
@@ -96,11 +98,11 @@ def evaluate_under(
     download: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Evaluation]:
-    """As `evaluate`, under several protocols: every image is reconstructed once."""
+    """Like `evaluate`, under several protocols: every image is reconstructed once."""
     started = time.perf_counter()
     device = torch.device(device)
     chosen = [protocol_named(protocol) if isinstance(protocol, str) else protocol for protocol in protocols]
-    wanted = check_metrics(metrics)
+    wanted = requested_metrics(metrics)
     total = len(images)
     if total == 0:
         raise ArcvqError(f"{images.name} has no images to evaluate on")
@@ -109,47 +111,47 @@ def evaluate_under(
 
     with keep_networks():
         comparisons = [Comparison(protocol, images, wanted, device, download, batch_size) for protocol in chosen]
-    tokens_seen = TokenCounts(codebook_size, device)
+    token_counts = TokenCounts(codebook_size, device)
     done = 0
-    with torch.no_grad(), same_draws(device):
-        begun: list[Callable[[], None]] = []
+    with torch.no_grad(), fixed_random_state(device):
+        started_comparisons: list[Callable[[], None]] = []
         for pixels in batches(images, batch_size, device=device):  # uint8 (B, C, H, W)
             reconstruction, tokens = reconstruct(to_unit(pixels))
             check_reconstruction(reconstruction, pixels)
             if tokens is not None:
-                tokens_seen.update(tokens)
-            # The host works on this batch's files while the device compares the images of the one before.
-            ahead = [comparison.begin(pixels, reconstruction) for comparison in comparisons]
-            for finish in begun:
+                token_counts.update(tokens)
+            # Threads compress this batch's images while the device compares those of the batch before.
+            following = [comparison.start(pixels, reconstruction) for comparison in comparisons]
+            for finish in started_comparisons:
                 finish()
-            begun = ahead
+            started_comparisons = following
             done += len(pixels)
             if progress is not None:
                 progress(done, total)
-        for finish in begun:
+        for finish in started_comparisons:
             finish()
 
-    of_images = [comparison.results(total) for comparison in comparisons]
-    of_codes = [tokens_seen.results(wanted, total), code_geometry(wanted, codebook, tokens_seen.counts)]
-    counts = None if tokens_seen.counts is None else tokens_seen.counts.cpu()
+    image_results = [comparison.results(total) for comparison in comparisons]
+    code_results = [token_counts.results(wanted, total), geometry_results(wanted, codebook, token_counts.counts)]
+    counts = None if token_counts.counts is None else token_counts.counts.cpu()
     seconds = (time.perf_counter() - started) / max(1, len(chosen))
     return [
         Evaluation(
-            metrics={name: value for found, _ in (own, *of_codes) for name, value in found.items()},
-            missing={name: reason for _, absent in (own, *of_codes) for name, reason in absent.items()},
+            metrics={name: value for measured, _ in (own, *code_results) for name, value in measured.items()},
+            missing={name: reason for _, missing in (own, *code_results) for name, reason in missing.items()},
             counts=counts,
             protocol=protocol.name,
             protocol_hash=protocol.hash,
             images=total,
             seconds=seconds,
         )
-        for protocol, own in zip(chosen, of_images)
+        for protocol, own in zip(chosen, image_results)
     ]
 
 
 @contextmanager
-def same_draws(device: torch.device) -> Iterator[None]:
-    """Random numbers as from a fresh generator, on the CPU and on this device; those of before go on afterwards."""
+def fixed_random_state(device: torch.device) -> Iterator[None]:
+    """Seed the generators of the CPU and of `device` with 0, and restore their state afterwards."""
     gpus = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=gpus):
         torch.default_generator.manual_seed(0)
@@ -159,7 +161,8 @@ def same_draws(device: torch.device) -> Iterator[None]:
         yield
 
 
-def check_metrics(metrics: Sequence[str] | None) -> set[str]:
+def requested_metrics(metrics: Sequence[str] | None) -> set[str]:
+    """The names as a set, all of METRICS for None; an unknown name is an error."""
     if metrics is None:
         return set(METRICS)
     unknown = [name for name in metrics if name not in METRICS]

@@ -1,4 +1,4 @@
-"""Fréchet inception distance: how far apart two sets of images are, as two Gaussians of Inception features."""
+"""Fréchet inception distance: the distance of two image sets as two Gaussians of Inception features."""
 
 from typing import Literal
 
@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from arcvq.errors import ArcvqError
 from arcvq.functional.precision import full_precision
 from arcvq.metrics.eight_bit import pil_resize, tile_to_rgb
-from arcvq.metrics.weights import fill, load_weights
+from arcvq.metrics.weights import load_state, load_weights
 
 INPUT_SIZE = 299
-# Images per pass; their first feature maps take some 300 MB. A GPU takes more: so many for each GiB it has, up to LARGEST.
-IMAGES_AT_ONCE, PER_GIB, LARGEST = 50, 6, 500
+# Images per pass: MIN_BATCH of them take about 300 MB for the first feature maps; a GPU takes more, by its memory in GiB.
+MIN_BATCH, IMAGES_PER_GIB, MAX_BATCH = 50, 6, 500
 WEIGHTS_FILE = "inception-2015-12-05.safetensors"
 
 Interpolation = Literal["tensorflow", "torch"]
@@ -22,12 +22,12 @@ Interpolation = Literal["tensorflow", "torch"]
 class InceptionNetwork(nn.Sequential):
     """torch-fidelity's InceptionV3 up to its 2048 pooled features: (B, 3, 299, 299) in [-1, 1] to (B, 2048).
 
-    Its layers in its order and under its names, so that its weights load as they are. Only the resize in front of
-    them is ours, because the protocols differ there.
+    It has the same layers in the same order with the same names, so that the weights load unchanged. The resize before it is
+    in `fid_input`, because protocols differ there.
     """
 
     def __init__(self) -> None:
-        from torch_fidelity import feature_extractor_inceptionv3 as blocks  # slow to import, only this metric needs it
+        from torch_fidelity import feature_extractor_inceptionv3 as blocks  # slow to import and only needed here
 
         super().__init__()
         layers: dict[str, nn.Module] = {
@@ -57,7 +57,7 @@ class InceptionNetwork(nn.Sequential):
 
 
 def fid_network(*, device: torch.device | str = "cpu", download: bool = False) -> InceptionNetwork:
-    """The frozen feature network. Raises MissingWeights when its weights are not on this machine."""
+    """The frozen Inception network of FID. Raises MissingWeights if its weights are not on this machine."""
     from torch_fidelity.feature_extractor_inceptionv3 import URL_INCEPTION_V3
 
     state, source = load_weights(
@@ -68,21 +68,21 @@ def fid_network(*, device: torch.device | str = "cpu", download: bool = False) -
         "F('inception-v3-compat', ['2048'])\"",
         download=download,
     )
-    # Evaluating in the middle of training must not move its random state.
+    # An evaluation during training must not change the random state.
     with torch.random.fork_rng(devices=[]):
         network = InceptionNetwork()
-    fill(network, {key: value for key, value in state.items() if not key.startswith("fc.")}, source)
+    load_state(network, {key: value for key, value in state.items() if not key.startswith("fc.")}, source)
     network.requires_grad_(False).eval().to(device)
-    if torch.device(device).type == "cpu":  # its convolutions are faster this way round
+    if torch.device(device).type == "cpu":  # its convolutions are faster in this layout
         network.to(memory_format=torch.channels_last)
     return network
 
 
 def fid_input(images: Tensor, resize: int | None, interpolation: Interpolation) -> Tensor:
-    """uint8 (B, C, H, W) to the network's input, float (B, 3, 299, 299) in about [-1, 1].
+    """Resize uint8 (B, C, H, W) to the network's input, float (B, 3, 299, 299) in about [-1, 1].
 
-    `tensorflow` is the resize of the original FID graph, as torch-fidelity reproduces it; `torch` is that of
-    pytorch-fid. `resize` puts a Pillow bilinear resize of the 8-bit image in front.
+    `tensorflow` is the resize of the original FID graph, as in torch-fidelity; `torch` is that of pytorch-fid. With `resize`, Pillow
+    first resizes the 8-bit image (bilinear) to that side.
     """
     from torch_fidelity.interpolate_compat_tensorflow import interpolate_bilinear_2d_like_tensorflow1x
 
@@ -103,38 +103,40 @@ def fid_input(images: Tensor, resize: int | None, interpolation: Interpolation) 
 def fid_features(
     images: Tensor, network: nn.Module, *, resize: int | None = None, interpolation: Interpolation = "tensorflow"
 ) -> Tensor:
-    """(B, 2048) float32 features of uint8 (B, C, H, W) images on the network's device."""
+    """Inception features (B, 2048), float32, of uint8 images (B, C, H, W) on the network's device."""
     with torch.no_grad(), full_precision(images.device):
-        chunks = images.split(images_at_once(images.device))
+        chunks = images.split(fid_batch_size(images.device))
         return torch.cat([network(fid_input(chunk, resize, interpolation)) for chunk in chunks])
 
 
-def images_at_once(device: torch.device) -> int:
-    """By the memory that the device has, not by what is free: the same device computes the same bits."""
+def fid_batch_size(device: torch.device) -> int:
+    """Images per pass of the FID network, by the device's total memory, so that the same device computes the same bits."""
     if device.type != "cuda":
-        return IMAGES_AT_ONCE
+        return MIN_BATCH
     gib = torch.cuda.get_device_properties(device).total_memory >> 30
-    return min(LARGEST, max(IMAGES_AT_ONCE, PER_GIB * gib))
+    return min(MAX_BATCH, max(MIN_BATCH, IMAGES_PER_GIB * gib))
 
 
 class FeatureStatistics:
-    """Mean and covariance of features that arrive in batches; memory does not grow with their number."""
+    """Running mean and covariance of features that come in batches."""
 
     def __init__(self) -> None:
         self.count = 0
-        # Zeros until the first features bring their width and device.
+        # Scalars until the first features give their width and device.
         self.total = torch.zeros((), dtype=torch.float64)  # (D,)
         self.products = torch.zeros((), dtype=torch.float64)  # (D, D)
-        self.root: Tensor | None = None  # (D, D), once it was asked for
+        self.root: Tensor | None = None  # (D, D), once computed
 
     def update(self, features: Tensor) -> None:
-        features = features.double()  # (B, D)
+        """Add a batch of features (B, D)."""
+        features = features.double()
         self.count += len(features)
         self.total = self.total + features.sum(0)
         self.products = self.products + features.T @ features
         self.root = None
 
     def mean(self) -> Tensor:
+        """The mean feature, (D,)."""
         return self.total / self.count
 
     def covariance(self) -> Tensor:
@@ -145,7 +147,7 @@ class FeatureStatistics:
         return (self.products - self.count * torch.outer(mean, mean)) / (self.count - 1)
 
     def covariance_root(self) -> Tensor:
-        """The symmetric R with R R = covariance, (D, D)."""
+        """The symmetric square root of the covariance, (D, D), computed once."""
         if self.root is None:
             values, vectors = torch.linalg.eigh(self.covariance())
             self.root = (vectors * values.clamp(min=0).sqrt()) @ vectors.T
@@ -153,10 +155,10 @@ class FeatureStatistics:
 
 
 def frechet_distance(first: FeatureStatistics, second: FeatureStatistics) -> float:
-    """|m1 - m2|² + tr(S1 + S2 - 2 (S1 S2)^½).
+    """Fréchet distance of two Gaussians: |m1 - m2|² + tr(S1 + S2 - 2 (S1 S2)^½).
 
-    The trace of that root is the sum of the roots of the eigenvalues of R S2 R with R = S1^½, which is symmetric: its
-    eigenvalues are real and at least 0 up to rounding, also where fewer images than features make S1 singular.
+    The trace of that root is the sum of the square roots of the eigenvalues of R S2 R with R = S1^½. This matrix is symmetric, so
+    its eigenvalues are real and, up to rounding, at least 0, even if fewer images than features make S1 singular.
     """
     covariance_1, covariance_2 = first.covariance(), second.covariance()
     root = first.covariance_root()

@@ -1,4 +1,4 @@
-"""How far a reconstruction is from its original, one number per image. Inputs are (B, C, H, W) floats in [0, 1]."""
+"""Distances between reconstructions and originals, one number per image. Inputs are (B, C, H, W) floats in [0, 1]."""
 
 from typing import Literal
 
@@ -10,14 +10,14 @@ from arcvq.errors import ArcvqError
 SsimWindow = Literal["uniform", "gaussian"]
 WINDOW = 11
 SIGMA = 1.5
-# An exactly reproduced image has infinite PSNR, and one such image would make a mean infinite.
+# A perfect reconstruction has infinite PSNR and would make a mean infinite.
 PSNR_CAP = 100.0
-# SSIM keeps some ten float64 maps of its input; this many pixels at a time bounds them to a few hundred MB.
+# SSIM needs about ten float64 maps of its input: at most this many pixels at a time keep them below a few hundred MB.
 PIXELS_AT_ONCE = 1 << 22
 
 
 def l1(x: Tensor, y: Tensor) -> Tensor:
-    """Mean absolute difference, (B,)."""
+    """Mean absolute difference of each image: (B,)."""
     check_pair(x, y)
     return (x - y).abs().flatten(1).mean(1)
 
@@ -29,19 +29,18 @@ def mse(x: Tensor, y: Tensor) -> Tensor:
 
 
 def psnr(x: Tensor, y: Tensor) -> Tensor:
-    """Peak signal-to-noise ratio in dB for a data range of 1, (B,); never more than 100 dB."""
+    """Peak signal-to-noise ratio of each image in dB, for a data range of 1: (B,), at most 100 dB."""
     check_pair(x, y)
     squared_error = (x - y).square().flatten(1).mean(1)
     return (-10.0 * squared_error.log10()).clamp(max=PSNR_CAP)
 
 
 def ssim(x: Tensor, y: Tensor, window: SsimWindow = "uniform") -> Tensor:
-    """Structural similarity for a data range of 1 with K1 = 0.01 and K2 = 0.03, mean over channels, (B,).
+    """Structural similarity of each image, for a data range of 1: (B,), mean over channels, K1 = 0.01, K2 = 0.03.
 
-    `uniform` weighs an 11x11 window evenly and takes the sample covariance, as scikit-image does with win_size=11;
-    `gaussian` weighs it by a Gaussian of sigma 1.5 and takes the weighted covariance, as scikit-image does with
-    gaussian_weights. Both look only at windows that lie wholly inside the image, which crops 5 pixels from each border
-    (torchmetrics averages over the reflected borders too).
+    `uniform` weighs an 11x11 window evenly and uses the sample covariance, like scikit-image with win_size=11; `gaussian` weighs it
+    by a Gaussian of sigma 1.5 and uses the weighted covariance, like scikit-image with gaussian_weights. Both use only windows inside
+    the image, which crops 5 pixels from each border (torchmetrics averages over reflected borders too).
     """
     check_pair(x, y)
     if window not in ("uniform", "gaussian"):
@@ -56,7 +55,8 @@ def ssim(x: Tensor, y: Tensor, window: SsimWindow = "uniform") -> Tensor:
 
 
 def ssim_of_chunk(x: Tensor, y: Tensor, window: SsimWindow) -> Tensor:
-    # A variance is a small difference of large numbers here: float64 keeps it right in flat regions.
+    """SSIM of a few images at once: (B,)."""
+    # Variances are small differences of large numbers: float64 keeps them exact in flat regions.
     x, y = x.double(), y.double()
     kernel = window_weights(window, x.device)
     mean_x, mean_y = local_mean(x, kernel), local_mean(y, kernel)  # (B, C, H-10, W-10)
@@ -73,7 +73,7 @@ def ssim_of_chunk(x: Tensor, y: Tensor, window: SsimWindow) -> Tensor:
 
 
 def window_weights(window: SsimWindow, device: torch.device) -> Tensor:
-    """float64 (11,), summing to 1: both windows are the outer product of this with itself."""
+    """Weights of one side of the SSIM window, float64 (11,) with sum 1; the window is their outer product."""
     if window == "uniform":
         return torch.full((WINDOW,), 1.0 / WINDOW, dtype=torch.float64, device=device)
     offsets = torch.arange(WINDOW, dtype=torch.float64, device=device) - WINDOW // 2
@@ -84,13 +84,13 @@ def window_weights(window: SsimWindow, device: torch.device) -> Tensor:
 def local_mean(x: Tensor, kernel: Tensor) -> Tensor:
     """Weighted mean over each window inside the image, (B, C, H, W) to (B, C, H-10, W-10).
 
-    As two products with banded matrices: several times faster than float64 convolutions on a CPU.
+    Two products with band matrices: on a CPU several times faster than float64 convolutions.
     """
-    return band(x.shape[-2], kernel) @ x @ band(x.shape[-1], kernel).T
+    return band_matrix(x.shape[-2], kernel) @ x @ band_matrix(x.shape[-1], kernel).T
 
 
-def band(side: int, kernel: Tensor) -> Tensor:
-    """(side - 10, side): row i holds the kernel from column i on."""
+def band_matrix(side: int, kernel: Tensor) -> Tensor:
+    """The matrix (side - 10, side) of a 1D convolution: row i has the kernel from column i on."""
     columns = torch.arange(side, device=kernel.device)
     offsets = columns - columns[: side - WINDOW + 1, None]
     inside = (offsets >= 0) & (offsets < WINDOW)
@@ -98,6 +98,7 @@ def band(side: int, kernel: Tensor) -> Tensor:
 
 
 def check_pair(x: Tensor, y: Tensor) -> None:
+    """Raise unless both are (B, C, H, W) floats of one shape."""
     if x.shape != y.shape or x.ndim != 4:
         raise ArcvqError(f"expected two (B, C, H, W) tensors of one shape, but got {tuple(x.shape)}, {tuple(y.shape)}")
     if not (x.is_floating_point() and y.is_floating_point()):

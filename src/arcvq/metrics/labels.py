@@ -1,4 +1,4 @@
-"""How each measured number is called, printed and compared."""
+"""The label, number format and better direction of each metric."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -6,15 +6,18 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class MetricLabel:
+    """How a metric is labelled, printed and compared."""
+
     label: str
     format: str = ".4g"
     better: Literal["up", "down", "none"] = "none"
 
     def text(self, value: float) -> str:
+        """The value in this metric's format."""
         return format(value, self.format)
 
     def best(self, values: list[float]) -> float | None:
-        """The best of them; None where no direction is better."""
+        """The largest or smallest value; None if neither direction is better or there are no values."""
         if not values or self.better == "none":
             return None
         return max(values) if self.better == "up" else min(values)
@@ -53,5 +56,5 @@ METRIC_LABELS = {
 
 
 def metric_label(name: str) -> MetricLabel:
-    """A number without a label of its own goes under its name."""
+    """The label of a metric; one without an entry is labelled by its name."""
     return METRIC_LABELS.get(name) or MetricLabel(name.replace("_", " "))

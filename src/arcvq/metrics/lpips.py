@@ -1,4 +1,4 @@
-"""LPIPS v0.1: distance between the features of a classification network, weighted as people judged it."""
+"""LPIPS v0.1: a distance between features of a classification network, with weights learned from human judgements."""
 
 from dataclasses import dataclass
 from importlib import resources
@@ -11,20 +11,22 @@ from torch import Tensor, nn
 from arcvq.errors import ArcvqError
 from arcvq.functional.precision import full_precision
 from arcvq.metrics.image import check_pair
-from arcvq.metrics.weights import fill, load_weights
+from arcvq.metrics.weights import load_state, load_weights
 
 LpipsName = Literal["vgg", "alex"]
-# Bounds the memory of the trunk's first feature maps, which are the largest.
+# Bounds the memory of the first feature maps, which are the largest.
 PIXELS_AT_ONCE = 1 << 21
 
 
 @dataclass(frozen=True)
 class Trunk:
+    """A classification network whose features LPIPS compares."""
+
     file: str
     url: str
     constructor: str
-    ends: tuple[int, ...]  # the features are compared after these many layers
-    smallest: int  # below this many pixels a pooling layer would have nothing left
+    ends: tuple[int, ...]  # features are compared after this many layers
+    smallest: int  # side of the smallest image: below it a pooling layer has no output
 
 
 TRUNKS: dict[str, Trunk] = {
@@ -46,7 +48,7 @@ TRUNKS: dict[str, Trunk] = {
 
 
 class Lpips(nn.Module):
-    """The features of `net` are compared after each of its stages; the heads weigh their channels."""
+    """The LPIPS network: compares the features of `net` after each stage, with channels weighted by `heads`."""
 
     shift: Tensor
     scale: Tensor
@@ -60,22 +62,22 @@ class Lpips(nn.Module):
         self.register_buffer("scale", torch.tensor([0.458, 0.448, 0.450]).view(1, 3, 1, 1), persistent=False)
 
     def features(self, images: Tensor) -> list[Tensor]:
-        """After each stage (B, C, h, w), of length one at every position."""
+        """Features (B, C, h, w) after each stage, with norm 1 at every position."""
         hidden = (2 * images - 1 - self.shift) / self.scale
         stages = []
         for start, end in pairwise((0, *TRUNKS[self.name].ends)):
             hidden = self.net[start:end](hidden)
-            # Float32 under autocast. The gradient of a norm of 0 is 0 here, where that of a square root would be infinite.
+            # Float32 under autocast. The gradient at a norm of 0 is 0 here; with a square root it would be infinite.
             full = hidden.float() if hidden.dtype != torch.float64 else hidden
             stages.append(full / (torch.linalg.vector_norm(full, dim=1, keepdim=True) + 1e-10))
         return stages
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        """(B, 3, H, W) in [0, 1], twice → (B,)."""
+        """LPIPS distances (B,) of two image batches (B, 3, H, W) in [0, 1]."""
         return self.distance(self.features(x), self.features(y))
 
     def distance(self, x: list[Tensor], y: list[Tensor]) -> Tensor:
-        """Features of two batches → (B,)."""
+        """LPIPS distances (B,) from the features of two batches."""
         with torch.autocast(x[0].device.type, enabled=False):
             distances = [
                 nn.functional.conv2d((a - b).square(), head).mean(dim=(1, 2, 3)) for a, b, head in zip(x, y, self.heads)
@@ -84,7 +86,7 @@ class Lpips(nn.Module):
 
 
 def lpips_network(name: LpipsName = "vgg", *, device: torch.device | str = "cpu", download: bool = False) -> Lpips:
-    """The frozen network of LPIPS. Raises MissingWeights when its trunk is not on this machine."""
+    """The frozen LPIPS network. Raises MissingWeights if the weights of its trunk are not on this machine."""
     if name not in TRUNKS:
         raise ArcvqError(f"unknown LPIPS network {name!r}; use one of {', '.join(TRUNKS)}")
     trunk = TRUNKS[name]
@@ -95,21 +97,21 @@ def lpips_network(name: LpipsName = "vgg", *, device: torch.device | str = "cpu"
         command=f"python -c \"import torchvision; torchvision.models.{trunk.constructor}(weights='DEFAULT')\"",
         download=download,
     )
-    # The whole classifier is in torchvision's cache, the features alone in our own files.
+    # torchvision's file has the whole classifier, ours only the features.
     prefix = "features."
     if any(key.startswith(prefix) for key in state):
         state = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
     network = untrained_network(name)
-    fill(network.net, {key: state[key] for key in network.net.state_dict() if key in state}, source)
+    load_state(network.net, {key: state[key] for key in network.net.state_dict() if key in state}, source)
     return network.requires_grad_(False).eval().to(device)
 
 
 def untrained_network(name: LpipsName) -> Lpips:
-    """The linear heads come with torchmetrics; the trunk's tensors hold nothing yet."""
-    import torchvision  # slow to import, and only this metric needs it
+    """An LPIPS network with torchmetrics' heads and an uninitialized trunk."""
+    import torchvision  # slow to import and only needed here
 
     trunk = TRUNKS[name]
-    # A training run evaluates: its random state must not move. On "meta" the classifier, soon dropped, takes no memory.
+    # An evaluation must not change training's random state. On "meta" the unused classifier takes no memory.
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
         net = getattr(torchvision.models, trunk.constructor)().features[: trunk.ends[-1]]
     file = resources.files("torchmetrics") / "functional" / "image" / "lpips_models" / f"{name}.pth"
@@ -119,6 +121,7 @@ def untrained_network(name: LpipsName) -> Lpips:
 
 
 def check_size(name: str, images: Tensor) -> None:
+    """Raise if images are too small for this LPIPS network."""
     smallest = TRUNKS[name].smallest
     if min(images.shape[-2:]) < smallest:
         raise ArcvqError(
@@ -128,7 +131,7 @@ def check_size(name: str, images: Tensor) -> None:
 
 
 def lpips(x: Tensor, y: Tensor, network: nn.Module) -> Tensor:
-    """(B,) distances between (B, C, H, W) floats in [0, 1]; greyscale is tiled to RGB."""
+    """LPIPS distances (B,) of two batches of floats (B, C, H, W) in [0, 1]; greyscale is repeated to RGB."""
     check_pair(x, y)
     check_size(str(network.name), x)
     per_chunk = max(1, PIXELS_AT_ONCE // (x.shape[-2] * x.shape[-1]))

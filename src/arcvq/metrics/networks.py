@@ -1,4 +1,4 @@
-"""The networks of LPIPS and FID, loaded once where they are needed several times."""
+"""A cache of the networks of LPIPS and FID, so that they are loaded once."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from contextlib import contextmanager
 
 from torch import nn
 
-_kept: dict[Hashable, nn.Module] | None = None
+_loaded: dict[Hashable, nn.Module] | None = None
 
 
 @contextmanager
 def keep_networks() -> Iterator[None]:
-    """Inside, a network is loaded once and found again; they go when the outermost block ends."""
-    global _kept
-    outermost = _kept is None
+    """Cache the networks that `load_once` loads until the outermost block ends."""
+    global _loaded
+    outermost = _loaded is None
     if outermost:
-        _kept = {}
+        _loaded = {}
     try:
         yield
     finally:
         if outermost:
-            _kept = None
+            _loaded = None
 
 
-def kept(key: Hashable, load: Callable[[], nn.Module]) -> nn.Module:
-    """What `load` gives, or gave to an earlier caller who looked in the same folders."""
-    if _kept is None:
+def load_once(key: Hashable, load: Callable[[], nn.Module]) -> nn.Module:
+    """The network from the cache of `keep_networks`, or from `load`. The key includes the weight folders."""
+    if _loaded is None:
         return load()
-    where = (key, os.environ.get("ARCVQ_WEIGHTS"), os.environ.get("TORCH_HOME"))
-    if where not in _kept:
-        _kept[where] = load()
-    return _kept[where]
+    full_key = (key, os.environ.get("ARCVQ_WEIGHTS"), os.environ.get("TORCH_HOME"))
+    if full_key not in _loaded:
+        _loaded[full_key] = load()
+    return _loaded[full_key]

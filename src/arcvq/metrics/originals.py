@@ -1,4 +1,4 @@
-"""FID's statistics of the originals, kept on disk: they are the same for every model that is measured on these images."""
+"""FID's statistics of the originals, cached on disk: they are the same for every model on the same images."""
 
 from __future__ import annotations
 
@@ -14,74 +14,75 @@ from torch import Tensor, nn
 
 from arcvq.data import Images, InMemoryImages
 from arcvq.errors import ArcvqError
-from arcvq.metrics.fid import FeatureStatistics, images_at_once
+from arcvq.metrics.fid import FeatureStatistics, fid_batch_size
 from arcvq.metrics.protocols import Protocol
 from arcvq.storage import cache_folder, read_tensors, write_tensors
 
 NAMES = ("count", "total", "products", "root")
-_identities: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
+_network_digests: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
 
 
-def originals_file(
+def original_statistics_file(
     images: Images, protocol: Protocol, network: nn.Module, device: torch.device, batch_size: int
 ) -> Path | None:
-    """Where these statistics are kept, named by all that decides their bits.
+    """The cache file for the statistics of these originals, named by a hash of everything that changes their bits.
 
-    None for a set that is read as it is needed: to know its images is to read them all.
+    None for a set that is decoded on demand: a hash of its images would need all of them decoded.
     """
     folder = cache_folder()
     if folder is None or not isinstance(images, InMemoryImages):
         return None
-    decides = {
-        "images": [list(images.pixels.shape), _digest(images.pixels)],
+    parts = {
+        "images": [list(images.pixels.shape), _tensor_digest(images.pixels)],
         "protocol": protocol.hash,
-        "network": _identity(network),
+        "network": _network_digest(network),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
-        "batch": [batch_size, images_at_once(device)],
+        "batch": [batch_size, fid_batch_size(device)],
         "versions": [torch.__version__, PIL.__version__],
     }
-    name = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:32]
+    name = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
     return folder / "fid" / f"{name}.safetensors"
 
 
-def read_originals(file: Path | None, device: torch.device) -> FeatureStatistics | None:
-    """As they were written; None when there are none, or none that can be read."""
+def read_original_statistics(file: Path | None, device: torch.device) -> FeatureStatistics | None:
+    """Read cached statistics; None if the file is absent or damaged."""
     if file is None:
         return None
     try:
-        # Not asked first whether it is there: in a folder that is not ours, that is an error.
-        found = read_tensors(file, "FID's statistics")
-        whole = _digest(*(found[name] for name in NAMES)) == bytes(found["digest"].tolist()).hex()
+        # No check whether the file exists: without permission for the folder that raises.
+        tensors = read_tensors(file, "FID's statistics")
+        intact = _tensor_digest(*(tensors[name] for name in NAMES)) == bytes(tensors["digest"].tolist()).hex()
     except (ArcvqError, KeyError):
         return None
-    if not whole:
+    if not intact:
         return None
     statistics = FeatureStatistics()
-    statistics.count = int(found["count"])
-    statistics.total, statistics.products, statistics.root = (found[name].to(device) for name in NAMES[1:])
+    statistics.count = int(tensors["count"])
+    statistics.total, statistics.products, statistics.root = (tensors[name].to(device) for name in NAMES[1:])
     return statistics
 
 
-def write_originals(file: Path | None, statistics: FeatureStatistics) -> None:
-    """Best effort: a disk that is full or not ours costs time, not the measurement."""
+def write_original_statistics(file: Path | None, statistics: FeatureStatistics) -> None:
+    """Cache statistics with a checksum; a failed write is ignored, because the cache only saves time."""
     if file is None:
         return
     values = (torch.tensor(statistics.count), statistics.total, statistics.products, statistics.covariance_root())
-    digest = torch.tensor(list(bytes.fromhex(_digest(*values))), dtype=torch.uint8)
+    digest = torch.tensor(list(bytes.fromhex(_tensor_digest(*values))), dtype=torch.uint8)
     with suppress(ArcvqError, OSError):
         write_tensors(file, {**dict(zip(NAMES, values)), "digest": digest})
 
 
-def _identity(network: nn.Module) -> str:
-    """Of its layers and weights, computed once for each network."""
-    if network not in _identities:
+def _network_digest(network: nn.Module) -> str:
+    """A hash of a network's layers and weights, computed once per network."""
+    if network not in _network_digests:
         state = network.state_dict()
         layers = hashlib.sha256(f"{network} {list(state)}".encode()).hexdigest()
-        _identities[network] = layers + _digest(*state.values())
-    return _identities[network]
+        _network_digests[network] = layers + _tensor_digest(*state.values())
+    return _network_digests[network]
 
 
-def _digest(*tensors: Tensor) -> str:
+def _tensor_digest(*tensors: Tensor) -> str:
+    """SHA-256 of the tensors' bytes."""
     total = hashlib.sha256()
     for tensor in tensors:
         total.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)

@@ -1,4 +1,4 @@
-"""Originals against their reconstructions: distances image by image, and FID of the two sets."""
+"""Metrics between originals and reconstructions: distances per image, and FID of the two sets."""
 
 from collections.abc import Callable
 
@@ -7,12 +7,12 @@ from torch import Tensor, nn
 
 from arcvq.data import Images, to_uint8
 from arcvq.errors import ArcvqError, Diverged
-from arcvq.metrics.eight_bit import jpeg_ahead, original_pixels, tile_to_rgb
+from arcvq.metrics.eight_bit import requantize_originals, start_jpeg, tile_to_rgb
 from arcvq.metrics.fid import FeatureStatistics, fid_features, fid_network, frechet_distance
 from arcvq.metrics.image import WINDOW, l1, mse, psnr, ssim
 from arcvq.metrics.lpips import TRUNKS, lpips, lpips_network
-from arcvq.metrics.networks import kept
-from arcvq.metrics.originals import originals_file, read_originals, write_originals
+from arcvq.metrics.networks import load_once
+from arcvq.metrics.originals import original_statistics_file, read_original_statistics, write_original_statistics
 from arcvq.metrics.protocols import Protocol
 from arcvq.metrics.weights import MissingWeights
 
@@ -20,7 +20,7 @@ PAIRED_METRICS = ("l1", "mse", "psnr", "ssim", "lpips", "rfid")
 
 
 class Comparison:
-    """Originals against reconstructions: sums of per-image numbers, and FID's statistics of both sides."""
+    """Compares originals with reconstructions under one protocol: sums of distances per image, and FID's statistics."""
 
     def __init__(
         self,
@@ -37,58 +37,62 @@ class Comparison:
         self.fid_network: nn.Module | None = None
         self.wanted = {name for name in PAIRED_METRICS if name in wanted}
 
-        # Leave out, with the reason, what cannot be measured here.
+        # Skip metrics that cannot be measured here, with the reason.
         side = min(images.height, images.width)
         smallest = TRUNKS[protocol.lpips_network].smallest
         if side < WINDOW:
-            self.leave_out("ssim", f"SSIM needs images of at least {WINDOW} pixels a side; these have {side}")
+            self.skip_metric("ssim", f"SSIM needs images of at least {WINDOW} pixels a side; these have {side}")
         if side < smallest:
-            self.leave_out(
+            self.skip_metric(
                 "lpips",
                 f"LPIPS with {protocol.lpips_network} needs at least {smallest} pixels a side; these have {side}",
             )
         if len(images) < 2:
-            self.leave_out("rfid", f"FID needs at least 2 images; the set has {len(images)}")
+            self.skip_metric("rfid", f"FID needs at least 2 images; the set has {len(images)}")
         if "lpips" in self.wanted:
             name = protocol.lpips_network
             try:
-                self.lpips_network = kept(
+                self.lpips_network = load_once(
                     ("lpips", name, str(device)), lambda: lpips_network(name, device=device, download=download)
                 )
             except MissingWeights as error:
-                self.leave_out("lpips", str(error))
+                self.skip_metric("lpips", str(error))
         if "rfid" in self.wanted:
             try:
-                self.fid_network = kept(("fid", str(device)), lambda: fid_network(device=device, download=download))
-                self.file = originals_file(images, protocol, self.fid_network, device, batch_size)
-                self.known = read_originals(self.file, device)
-                self.originals, self.copies = self.known or FeatureStatistics(), FeatureStatistics()
+                self.fid_network = load_once(
+                    ("fid", str(device)), lambda: fid_network(device=device, download=download)
+                )
+                self.file = original_statistics_file(images, protocol, self.fid_network, device, batch_size)
+                self.cached = read_original_statistics(self.file, device)
+                self.originals, self.reconstructions = self.cached or FeatureStatistics(), FeatureStatistics()
             except MissingWeights as error:
-                self.leave_out("rfid", str(error))
+                self.skip_metric("rfid", str(error))
         self.sums = {
             name: torch.zeros((), dtype=torch.float64, device=device) for name in sorted(self.wanted - {"rfid"})
         }
 
-    def leave_out(self, name: str, reason: str) -> None:
+    def skip_metric(self, name: str, reason: str) -> None:
+        """Do not measure this metric, and record the reason."""
         if name in self.wanted:
             self.wanted.discard(name)
             self.missing[name] = reason
 
-    def begin(self, pixels: Tensor, reconstruction: Tensor) -> Callable[[], None]:
-        """Both sides as 8-bit images; what is returned compares them."""
+    def start(self, pixels: Tensor, reconstruction: Tensor) -> Callable[[], None]:
+        """Convert a batch to 8 bits and start its JPEG compression; returns a function that compares the images."""
         if not self.wanted:
             return lambda: None
         protocol = self.protocol
-        originals = original_pixels(pixels, protocol.rounding)
-        copies = to_uint8(reconstruction, protocol.rounding)
+        originals = requantize_originals(pixels, protocol.rounding)
+        reconstructions = to_uint8(reconstruction, protocol.rounding)
         if protocol.jpeg_quality is None:
-            return lambda: self.compare(originals, copies)
-        sides = [jpeg_ahead(tile_to_rgb(side), protocol.jpeg_quality) for side in (originals, copies)]
+            return lambda: self.compare(originals, reconstructions)
+        sides = [start_jpeg(tile_to_rgb(side), protocol.jpeg_quality) for side in (originals, reconstructions)]
         return lambda: self.compare(*(side() for side in sides))
 
-    def compare(self, originals: Tensor, copies: Tensor) -> None:
+    def compare(self, originals: Tensor, reconstructions: Tensor) -> None:
+        """Add the distances and FID features of a batch of uint8 images."""
         protocol = self.protocol
-        x, y = originals.float() / 255.0, copies.float() / 255.0
+        x, y = originals.float() / 255.0, reconstructions.float() / 255.0
         per_image: dict[str, Callable[[], Tensor]] = {
             "l1": lambda: l1(x, y),
             "mse": lambda: mse(x, y),
@@ -101,25 +105,27 @@ class Comparison:
         for name, total in self.sums.items():
             total += per_image[name]().double().sum()
         if self.fid_network is not None:
-            if self.known is None:
+            if self.cached is None:
                 self.originals.update(self.features(originals, self.fid_network))
-            self.copies.update(self.features(copies, self.fid_network))
+            self.reconstructions.update(self.features(reconstructions, self.fid_network))
 
     def features(self, images: Tensor, network: nn.Module) -> Tensor:
-        how = self.protocol
-        return fid_features(images, network, resize=how.fid_resize, interpolation=how.fid_interpolation)
+        """FID features of uint8 images, resized as the protocol says."""
+        protocol = self.protocol
+        return fid_features(images, network, resize=protocol.fid_resize, interpolation=protocol.fid_interpolation)
 
     def results(self, count: int) -> tuple[dict[str, float], dict[str, str]]:
-        """Means over the images, in the order of PAIRED_METRICS."""
+        """The measured metrics in the order of PAIRED_METRICS, and the reasons for missing ones."""
         measured = {name: float(self.sums[name]) / count for name in PAIRED_METRICS if name in self.sums}
         if self.fid_network is not None:
-            measured["rfid"] = frechet_distance(self.originals, self.copies)
-            if self.known is None:
-                write_originals(self.file, self.originals)
+            measured["rfid"] = frechet_distance(self.originals, self.reconstructions)
+            if self.cached is None:
+                write_original_statistics(self.file, self.originals)
         return measured, self.missing
 
 
 def check_reconstruction(reconstruction: Tensor, pixels: Tensor) -> None:
+    """Raise if a reconstruction differs in shape from its images or is not finite."""
     if reconstruction.shape != pixels.shape:
         raise ArcvqError(
             f"the reconstruction has shape {tuple(reconstruction.shape)}, but the images have {tuple(pixels.shape)}"

@@ -1,4 +1,4 @@
-"""Exactly how a number is measured. A protocol's name and hash travel with every number."""
+"""Protocols: exactly how a number is measured. A protocol's name and hash are saved with every number."""
 
 import hashlib
 import json
@@ -13,28 +13,28 @@ from arcvq.metrics.lpips import LpipsName
 
 @dataclass(frozen=True)
 class Protocol:
-    """Every choice that changes a number."""
+    """All choices that change a measured number."""
 
     name: str
-    # JPEG quality that originals and reconstructions pass through before they are compared; None: lossless
+    # JPEG quality of originals and reconstructions before they are compared; None: no JPEG
     jpeg_quality: int | None
-    # how floats become 8-bit levels
+    # how floats are rounded to 8 bits
     rounding: Rounding
     ssim_window: SsimWindow
     lpips_network: LpipsName
-    # side that Pillow resizes the 8-bit image to before the FID network's own resize; None: no such step
+    # side that Pillow resizes 8-bit images to before the FID network's own resize; None: no such step
     fid_resize: int | None
     # the FID network's own resize to 299
     fid_interpolation: Interpolation
-    # one more when the code that follows these choices was corrected and its numbers changed
+    # increased when the code is corrected so that numbers change
     revision: int = 1
 
     @property
     def hash(self) -> str:
-        """Twelve hex digits over all fields: two numbers with one hash were measured alike."""
+        """A hash of all fields, 12 hex digits: numbers with the same hash were measured in the same way."""
         fields = asdict(self)
         if self.revision == 1:
-            del fields["revision"]  # as it was before there was a second
+            del fields["revision"]  # so that hashes from before this field stay valid
         canonical = json.dumps(fields, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
@@ -49,8 +49,8 @@ EXACT = Protocol(
     fid_interpolation="tensorflow",
 )
 
-# What the paper's released evaluation does, for comparison with print: both sides through JPEG, levels floored,
-# and a 229-pixel image in front of FID.
+# The paper's released evaluation, to compare with its printed numbers: JPEG on both sides, floor rounding, and a resize to
+# 229 pixels before FID.
 PAPER = Protocol(
     name="paper",
     jpeg_quality=75,
@@ -59,13 +59,14 @@ PAPER = Protocol(
     lpips_network="vgg",
     fid_resize=229,
     fid_interpolation="torch",
-    revision=2,  # before, a GPU floored the originals in another way than a CPU does
+    revision=2,  # in revision 1 a GPU floored originals differently from a CPU
 )
 
 PROTOCOLS = {EXACT.name: EXACT, PAPER.name: PAPER}
 
 
 def protocol(name: str) -> Protocol:
+    """The protocol of this name."""
     if name not in PROTOCOLS:
         raise ArcvqError(f"unknown protocol {name!r}; choose one of {', '.join(PROTOCOLS)}")
     return PROTOCOLS[name]

@@ -1,4 +1,4 @@
-"""What the tokens say of a codebook: how many codes are used, and how evenly; and where the codes lie."""
+"""Codebook metrics of an evaluation: from token counts, and from the geometry of the codes."""
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ NEEDS_CODEBOOK_SIZE = ("usage", "tokens_per_code", "bits_per_image")
 
 
 class TokenCounts:
-    """How often each code was chosen. Without a known codebook size the counts reach to the largest token seen."""
+    """Counts how often each code was chosen. Without a codebook size, the counts end at the largest token."""
 
     def __init__(self, codebook_size: int | None, device: torch.device) -> None:
         self.codebook_size = codebook_size
@@ -20,8 +20,9 @@ class TokenCounts:
         self.counts: Tensor | None = None
 
     def update(self, tokens: Tensor) -> None:
+        """Count a batch of tokens; -1 is padding."""
         if tokens.dtype not in (torch.int64, torch.int32, torch.int16, torch.uint8):
-            raise ArcvqError(f"tokens are whole numbers, but reconstruct returned {tokens.dtype}")
+            raise ArcvqError(f"tokens must be integers, but reconstruct returned {tokens.dtype}")
         flat = tokens.flatten().to(self.device, torch.int64)
         if len(flat) == 0:
             return
@@ -36,6 +37,7 @@ class TokenCounts:
         self.counts = new
 
     def results(self, wanted: set[str], images: int) -> tuple[dict[str, float], dict[str, str]]:
+        """The wanted token metrics, and the reasons for missing ones."""
         names = [name for name in TOKEN_METRICS if name in wanted]
         if self.counts is None or int(self.counts.sum()) == 0:
             return {}, dict.fromkeys(names, "not applicable: the model gave no tokens")
@@ -44,7 +46,7 @@ class TokenCounts:
         tokens = int(self.counts.sum())
         for name in names:
             if name in NEEDS_CODEBOOK_SIZE and self.codebook_size is None:
-                missing[name] = "the codebook's size is not known; pass codebook or codebook_size"
+                missing[name] = "the codebook size is unknown; pass codebook or codebook_size"
             elif name == "usage":
                 measured[name] = codebook_metrics.usage(self.counts)
             elif name == "perplexity":
@@ -61,9 +63,10 @@ class TokenCounts:
         return measured, missing
 
 
-def code_geometry(
+def geometry_results(
     wanted: set[str], codebook: Tensor | None, counts: Tensor | None
 ) -> tuple[dict[str, float], dict[str, str]]:
+    """The geometry of the codebook if wanted, or the reason why it is missing."""
     if "geometry" not in wanted:
         return {}, {}
     if codebook is None:

@@ -1,4 +1,4 @@
-"""Where the networks behind LPIPS and FID find their weights. Nothing is downloaded unless a caller asks for it."""
+"""Finds the weights of the networks of LPIPS and FID. Nothing is downloaded unless the caller asks for it."""
 
 import os
 from pathlib import Path
@@ -13,16 +13,15 @@ from arcvq.errors import ArcvqError
 
 
 class MissingWeights(ArcvqError):
-    """A metric's network is not on this machine. The message says which command brings it."""
+    """The weights of a metric's network are not on this machine; the message gives the command that downloads them."""
 
 
 def load_weights(
     *, what: str, file: str, url: str, command: str, download: bool = False
 ) -> tuple[dict[str, Tensor], str]:
-    """A state dict and the name of where it came from.
+    """Load a network's weights; returns the state dict and its file or URL.
 
-    First `file` in the folder that ARCVQ_WEIGHTS names, then the file that `url` leaves in torch's cache. Only with
-    `download` is `url` fetched.
+    Looks for `file` in the folder ARCVQ_WEIGHTS, then for the file of `url` in torch's cache. `download` allows to fetch `url`.
     """
     folder = os.environ.get("ARCVQ_WEIGHTS")
     if folder:
@@ -37,26 +36,29 @@ def load_weights(
         try:
             return torch.load(cached, map_location="cpu", weights_only=True), str(cached)
         except Exception as error:
-            # A damaged file can fail in the archive, in the unpickler or in a tensor.
+            # A damaged file raises different errors in the archive, the unpickler and the tensors.
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise ArcvqError(f"cannot read {cached} ({reason}); delete it and fetch it again") from None
     if download:
         try:
             return load_state_dict_from_url(url, map_location="cpu", weights_only=True), url
         except OSError as error:
-            raise MissingWeights(missing_line(what, file, command, f"the download failed: {error}")) from None
-    raise MissingWeights(missing_line(what, file, command, "not found"))
+            raise MissingWeights(
+                missing_weights_message(what, file, command, f"the download failed: {error}")
+            ) from None
+    raise MissingWeights(missing_weights_message(what, file, command, "not found"))
 
 
-def missing_line(what: str, file: str, command: str, reason: str) -> str:
+def missing_weights_message(what: str, file: str, command: str, reason: str) -> str:
+    """The error message for weights that are not on this machine, with the ways to get them."""
     return (
         f"{what} is not on this machine ({reason}): run once with a network: arcvq evaluate RUN --download, or {command} "
         f"-- or put {file} into the folder that ARCVQ_WEIGHTS points to"
     )
 
 
-def fill(network: nn.Module, state: dict[str, Tensor], source: str) -> None:
-    """Load `state` into `network`, all of it or an error that names the file."""
+def load_state(network: nn.Module, state: dict[str, Tensor], source: str) -> None:
+    """Load a state dict into a network; if it does not fit, the error names `source`."""
     try:
         network.load_state_dict(state)
     except RuntimeError:
