@@ -170,7 +170,7 @@ def test_splitting_the_codes_changes_no_token_and_no_gradient(metric: functional
     rows = row_kernels.split_rows(latents, codebook, 0.0)
     _, tokens, negatives = arc_kernels.statistics(*rows, None, 10.0, 3)
     slopes = torch.randn(400, 3, device=DEVICE), torch.randn(400, device=DEVICE)
-    pulls, largest = arc_backward_kernels.pulls_of(tokens, *slopes, 10.0)
+    pulls, largest = arc_backward_kernels.scale_pulls(tokens, *slopes, 10.0)
     gradients = [
         arc_backward_kernels.backward(latents, *rows, None, negatives, pulls, largest, 1.0, 10.0, splits=n)
         for n in (1, 2)
@@ -210,7 +210,7 @@ def test_the_products_err_less_than_the_search_allows_for() -> None:
         latents, codebook = case(300, 64, width)
         top, tokens, _ = arc_kernels.statistics(*row_kernels.split_rows(latents, codebook, 0.0), None, 10.0, 16)
         exact = (functional.unit(codebook.double()) @ functional.unit(latents.double()).t()).gather(1, tokens)
-        assert float((top - exact).abs().max()) < search_kernels._slack(width) / 2
+        assert float((top - exact).abs().max()) < search_kernels._score_error(width) / 2
 
 
 def test_the_same_inputs_give_the_same_bits() -> None:
@@ -290,11 +290,11 @@ def test_rows_may_begin_anywhere_in_memory_and_a_scale_may_be_an_integer() -> No
     latents, codebook = case(130, 20, 16)
     upstream = []
     for offset, scale in ((0, 10.0), (1, 10.0), (2, 10), (0, 10)):
-        room = [
+        moved = [
             torch.empty(x.numel() + offset, device=DEVICE)[offset:].view_as(x).copy_(x) for x in (latents, codebook)
         ]
-        leaf = room[0].requires_grad_()
-        tokens, loss = functional.assign_and_arc_loss(leaf, room[1], scale, backend="triton")
+        leaf = moved[0].requires_grad_()
+        tokens, loss = functional.assign_and_arc_loss(leaf, moved[1], scale, backend="triton")
         upstream.append((tokens, loss.detach(), torch.autograd.grad(loss, leaf)[0]))
     for other in upstream[1:]:
         assert all(torch.equal(a, b) for a, b in zip(other, upstream[0]))

@@ -35,18 +35,29 @@ def test_where_the_kernels_do_not_run_one_line_says_so(
         functional.assign(torch.zeros(3, 2, dtype=dtype), torch.zeros(4, 2, dtype=dtype), backend="triton")
 
 
-NUMBERS = {"slack", "scale", "floor", "length", "room", "shrink", "gain", "cos_margin", "sin_margin", "smallest_sine"}
+NUMBERS = {
+    "score_error",
+    "scale",
+    "min_norm",
+    "split_norm",
+    "largest_pull",
+    "gradient_scale",
+    "pull_scale",
+    "cos_margin",
+    "sin_margin",
+    "smallest_sine",
+}
 COUNTS = {"width", "splits", "split_size", "blocks"}
 LONG, SHORT, HALF = "*i64", "*i32", "*fp16"
 POINTERS = {
     **dict.fromkeys(("high", "other_high", "q_high_ptr", "k_high_ptr", "z_high_ptr", "c_high_ptr"), HALF),
-    **dict.fromkeys(("part_tokens", "tops", "carry_keys", "counts"), SHORT),
+    **dict.fromkeys(("part_tokens", "pulled_tokens", "carry_keys", "counts"), SHORT),
     **dict.fromkeys(("tokens", "top_tokens", "order"), LONG),
     "sorted_keys": "*i16",
     "valid": "*i1",
 }
 CONSTANTS = {
-    **dict.fromkeys(("BIASED", "MASKED", "MONOTONE", "TOGETHER", "FINISH", "FINAL", "FIRST"), True),
+    **dict.fromkeys(("BIASED", "MASKED", "MONOTONE", "SHARED_NORM", "FINISH", "FINAL", "FIRST"), True),
     **dict.fromkeys(("QUERIES", "KEYS", "CODES", "TOKENS", "ROWS", "ENTRIES", "SPLITS", "BINS"), 64),
     **dict.fromkeys(("DEPTH", "PIECE", "OUT"), 16),
     **dict.fromkeys(("TOP", "PARTS"), 3),
@@ -55,11 +66,11 @@ CONSTANTS = {
 KERNELS = (
     "row_kernels._split_kernel",
     "search_kernels._search_kernel",
-    "search_kernels._settle_kernel",
+    "search_kernels._merge_search_kernel",
     "arc_kernels._statistics_kernel",
     "arc_kernels._merge_kernel",
     "arc_finish_kernels._finish_kernel",
-    "arc_backward_kernels._pull_kernel",
+    "arc_backward_kernels._scale_pulls_kernel",
     "arc_backward_kernels._backward_kernel",
     "arc_backward_kernels._project_kernel",
     "sum_kernels._sums_kernel",
@@ -101,29 +112,35 @@ def test_a_launch_is_told_of_everything_that_may_differ(
 
     latents, codes, bias, negatives = torch.randn(40, 16), torch.randn(9, 16), torch.rand(9), torch.randn(9)
     valid = torch.ones(40, dtype=torch.bool) if masked else None
-    stretch = torch.ones(()) if masked else None
+    upstream = torch.ones(()) if masked else None
     pulls = arc_finish_kernels.Pulls.empty(9, 3, latents.device)
     outside: list[torch.Tensor] = [latents, codes, bias, negatives, *pulls]
-    outside += [x for x in (valid, stretch) if x is not None]
-    seen = []
+    outside += [x for x in (valid, upstream) if x is not None]
+    launched = []
 
-    def look(kernel: Any, grid: object, given: tuple[Any, ...], arguments: tuple[Any, ...], **constants: Any) -> None:
-        seen.append(kernel.__name__)
-        told = {id(x) for x in given}
+    def check_launch(
+        kernel: Any, grid: object, varying: tuple[Any, ...], arguments: tuple[Any, ...], **constants: Any
+    ) -> None:
+        launched.append(kernel.__name__)
+        declared = {id(x) for x in varying}
         names = [p.name for p in kernel.params if p.is_constexpr]
         assert [name for name in constants if name not in ("num_warps", "num_stages")] == names
         assert len(arguments) + len(names) == len(kernel.params)
         for parameter, argument in zip(kernel.params, arguments):
             if isinstance(argument, int):
-                assert parameter.do_not_specialize or id(argument) in told, parameter.name
+                assert parameter.do_not_specialize or id(argument) in declared, parameter.name
             elif not isinstance(argument, float):
-                assert id(argument) in told or not any(argument is x for x in outside), parameter.name
+                assert id(argument) in declared or not any(argument is x for x in outside), parameter.name
 
     for module in (row_kernels, search_kernels, arc_kernels, arc_backward_kernels):
-        monkeypatch.setattr(module, "launch", look)
+        monkeypatch.setattr(module, "launch", check_launch)
     search_kernels.assign(latents, codes, bias if biased else None, 0.0)
     z, c = row_kernels.split_rows(latents, codes, 0.0)
     arc_kernels.statistics(z, c, valid, 10, 3, arc_finish_kernels.Margin(0.1, 1e-3, False) if biased else None)
-    outside += [z.halves, z.inverse, c.halves]  # a compiled graph keeps these its own way until the backward pass
-    arc_backward_kernels.backward(latents, z, c, valid, negatives, pulls, stretch, 1.0, 10)
-    assert len(set(seen)) == 6
+    outside += [
+        z.halves,
+        z.inverse,
+        c.halves,
+    ]  # a compiled graph may keep these in other memory until the backward pass
+    arc_backward_kernels.backward(latents, z, c, valid, negatives, pulls, upstream, 1.0, 10)
+    assert len(set(launched)) == 6

@@ -125,7 +125,7 @@ def arc_statistics(
 
 def _use_kernels(codes_learn: bool, top_k: int) -> bool:
     """Whether the Triton kernels can be used: only the latents learn, as in the paper, and top_k is small."""
-    return not codes_learn and top_k <= fused.MOST_TOP_K
+    return not codes_learn and top_k <= fused.MAX_TOP_K
 
 
 def _checked_mask(latents: Tensor, valid: Tensor | None, scale: float, top_k: int) -> Tensor | None:

@@ -1,5 +1,5 @@
-"""The ArcLoss's gradient for CUDA, in Triton: the score matrix is made again tile by tile, in registers, and no atomics add up what
-comes of it. The interpreter (TRITON_INTERPRET=1) runs it on a CPU.
+"""The ArcLoss's gradient for CUDA, in Triton: the score matrix is computed again, tile by tile in registers. There are no atomics, so
+it is deterministic. The interpreter (TRITON_INTERPRET=1) runs it on a CPU.
 """
 
 from __future__ import annotations
@@ -9,48 +9,53 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from arcvq.functional.arc_finish_kernels import ROOM, Pulls, powers_of_two
+from arcvq.functional.arc_finish_kernels import LARGEST_PULL, Pulls, base_two_exponent
 from arcvq.functional.launches import PROGRAMS, cdiv, launch, split_into_parts
-from arcvq.functional.row_kernels import LENGTH, Rows, add_products, load_rows, lower_halves, row_scores
+from arcvq.functional.row_kernels import (
+    SPLIT_NORM,
+    SplitRows,
+    add_split_products,
+    load_rows,
+    low_half_pointer,
+    split_row_scores,
+)
 from arcvq.functional.tilings import Tiling, tiling_for
 
-# Elements of all the parts of a gradient together.
-LARGEST_PARTS = 2**23
+# Elements at most of all partial gradients together.
+MAX_PARTIAL_ELEMENTS = 2**23
 
 
 @triton.jit
-def _high(x):
-    """The eleven leading bits of a float32, which half precision holds."""
+def _truncate_to_float16(x):
+    """The float32 number cut to float16's eleven leading bits."""
     return (x.to(tl.int32, bitcast=True) & -8192).to(tl.float32, bitcast=True)
 
 
 @triton.jit(do_not_specialize=["code_count"])
-def _pull_kernel(
+def _scale_pulls_kernel(
     top_tokens,
     grad_top,
     grad_negatives,
     largest,
-    tops,
+    pulled_tokens,
     top_pulls,
-    pulls,
+    pushes,
     code_count,
     scale,
-    room,
+    largest_pull,
     TOP: tl.constexpr,
     CODES: tl.constexpr,
 ):
-    """How strongly each code pulls its top tokens and pushes the others: the largest of all pulls at `room`, which half
-    precision holds. One row for each place, so that neighbours lie side by side.
-    """
+    """`Pulls` from the gradients of the statistics, scaled so that the largest is `largest_pull`."""
     rows = tl.program_id(0) * CODES + tl.arange(0, CODES)
     inside = rows < code_count
-    most = tl.load(largest)
-    factor = tl.where(most > 0, room / tl.where(most > 0, most, 1.0), 0.0)
-    tl.store(pulls + rows, scale * factor * tl.load(grad_negatives + rows, mask=inside, other=0.0), mask=inside)
+    maximum = tl.load(largest)
+    factor = tl.where(maximum > 0, largest_pull / tl.where(maximum > 0, maximum, 1.0), 0.0)
+    tl.store(pushes + rows, scale * factor * tl.load(grad_negatives + rows, mask=inside, other=0.0), mask=inside)
     for k in tl.static_range(TOP):
         at = rows.to(tl.int64) * TOP + k
         place = k * code_count + rows
-        tl.store(tops + place, tl.load(top_tokens + at, mask=inside, other=-1).to(tl.int32), mask=inside)
+        tl.store(pulled_tokens + place, tl.load(top_tokens + at, mask=inside, other=-1).to(tl.int32), mask=inside)
         tl.store(top_pulls + place, factor * tl.load(grad_top + at, mask=inside, other=0.0), mask=inside)
 
 
@@ -59,21 +64,21 @@ def _backward_kernel(
     z_high_ptr,
     c_high_ptr,
     negatives,
-    tops,
+    pulled_tokens,
     top_pulls,
-    pulls,
+    pushes,
     latents,
     inverse_latents,
     valid,
-    stretch,
+    upstream,
     gradients,
     token_count,
     code_count,
     width,
     split_size,
     scale,
-    length,
-    shrink,
+    split_norm,
+    gradient_scale,
     MASKED: tl.constexpr,
     TOP: tl.constexpr,
     TOKENS: tl.constexpr,
@@ -82,20 +87,20 @@ def _backward_kernel(
     PIECE: tl.constexpr,
     OUT: tl.constexpr,
     FINAL: tl.constexpr,
-    STRETCHED: tl.constexpr,
+    HAS_UPSTREAM: tl.constexpr,
 ):
-    """The unit latents' gradient from one part of the codes, too large by LENGTH and by the scale of the pulls: the weights of the
-    score matrix are made again tile by tile and multiplied with the codes.
+    """The gradient of the unit latents from one part of the codes, times SPLIT_NORM and the scale of the pulls: tile by tile the
+    gradient of the cosines is computed and multiplied with the codes.
 
-    FINAL: there is but one part and one piece, and the gradient goes on through the normalisation at once.
+    FINAL: there is only one part and one piece; the gradient is taken through the normalisation, too.
     """
-    scale = powers_of_two(scale) / (length * length)
+    scale = base_two_exponent(scale) / (split_norm * split_norm)
     first = tl.program_id(0) * TOKENS
     rows = first + tl.arange(0, TOKENS)
     out = tl.program_id(1) * OUT + tl.arange(0, OUT)
     split = tl.program_id(2)
-    z_low_ptr = lower_halves(z_high_ptr, token_count, DEPTH)
-    c_low_ptr = lower_halves(c_high_ptr, code_count, DEPTH)
+    z_low_ptr = low_half_pointer(z_high_ptr, token_count, DEPTH)
+    c_low_ptr = low_half_pointer(c_high_ptr, code_count, DEPTH)
     u_high = load_rows(z_high_ptr, rows, token_count, tl.arange(0, PIECE), DEPTH)
     u_low = load_rows(z_low_ptr, rows, token_count, tl.arange(0, PIECE), DEPTH)
     gradient = tl.zeros((TOKENS, OUT), dtype=tl.float32)
@@ -107,9 +112,9 @@ def _backward_kernel(
         code_low = load_rows(c_low_ptr, columns, last, out, DEPTH)
         if DEPTH == PIECE:
             cosines = tl.zeros((TOKENS, CODES), dtype=tl.float32)
-            cosines = add_products(u_high, u_low, tl.trans(code_high), tl.trans(code_low), cosines)
+            cosines = add_split_products(u_high, u_low, tl.trans(code_high), tl.trans(code_low), cosines)
         else:
-            cosines = row_scores(
+            cosines = split_row_scores(
                 z_high_ptr,
                 z_low_ptr,
                 c_high_ptr,
@@ -125,32 +130,32 @@ def _backward_kernel(
                 DEPTH,
                 PIECE,
             )
-        # d/dcos of the negatives' log-sum-exp is s·softmax; a code without negatives has log-sum-exp −inf and no such pull.
+        # d/dcos of the negatives' log-sum-exp is s·softmax; a code without negatives has log-sum-exp −inf and gradient 0.
         negative = tl.load(negatives + columns, mask=inside, other=float("-inf"))
-        negative = tl.where(negative > float("-inf"), powers_of_two(negative), float("inf"))
-        pull = tl.load(pulls + columns, mask=inside, other=0.0)
-        weights = tl.exp2(scale * cosines - negative[None, :]) * pull[None, :]
-        # The top tokens of these codes, where any of them is among these rows.
+        negative = tl.where(negative > float("-inf"), base_two_exponent(negative), float("inf"))
+        push = tl.load(pushes + columns, mask=inside, other=0.0)
+        weights = tl.exp2(scale * cosines - negative[None, :]) * push[None, :]
+        # Top tokens of these codes get their own gradient, if any of them is among these rows.
         hit = columns < 0
         for k in tl.static_range(TOP):
-            chosen = tl.load(tops + k * code_count + columns, mask=inside, other=-1)
+            chosen = tl.load(pulled_tokens + k * code_count + columns, mask=inside, other=-1)
             hit = hit | ((chosen >= first) & (chosen < first + TOKENS))
         if tl.max(hit.to(tl.int32), axis=0) > 0:
             for k in tl.static_range(TOP):
-                chosen = tl.load(tops + k * code_count + columns, mask=inside, other=-1)
-                pulled = tl.load(top_pulls + k * code_count + columns, mask=inside, other=0.0)
-                weights = tl.where(rows[:, None] == chosen[None, :], pulled[None, :], weights)
-        weights_high = _high(weights)
+                chosen = tl.load(pulled_tokens + k * code_count + columns, mask=inside, other=-1)
+                pull = tl.load(top_pulls + k * code_count + columns, mask=inside, other=0.0)
+                weights = tl.where(rows[:, None] == chosen[None, :], pull[None, :], weights)
+        weights_high = _truncate_to_float16(weights)
         weights_low = (weights - weights_high).to(tl.float16)
-        gradient = add_products(weights_high.to(tl.float16), weights_low, code_high, code_low, gradient)
+        gradient = add_split_products(weights_high.to(tl.float16), weights_low, code_high, code_low, gradient)
     if FINAL:
         here = rows < token_count
         inverse = tl.load(inverse_latents + rows, mask=here, other=0.0)
         if MASKED:
             here = here & (tl.load(valid + rows, mask=here, other=0) != 0)
         u = load_rows(latents, rows, token_count, out, width).to(tl.float32) * inverse[:, None]
-        along = _along(tl.sum(gradient * u, axis=1), tl.sum(u * u, axis=1))
-        factor = shrink * tl.load(stretch) if STRETCHED else shrink
+        along = _radial_component(tl.sum(gradient * u, axis=1), tl.sum(u * u, axis=1))
+        factor = gradient_scale * tl.load(upstream) if HAS_UPSTREAM else gradient_scale
         gradient = (gradient - u * along[:, None]) * (inverse * factor)[:, None]
         gradient = tl.where(here[:, None], gradient, 0.0)
     place = (split.to(tl.int64) * token_count + rows)[:, None] * width + out[None, :]
@@ -158,10 +163,8 @@ def _backward_kernel(
 
 
 @triton.jit
-def _along(product, square):
-    """Back through z/‖z‖: what points along z is lost, the rest shrinks with its length. Rows without a direction pass as they are:
-    they were divided by 1, and are not of length 1.
-    """
+def _radial_component(product, square):
+    """The part of a gradient along its unit row, which the gradient of z/‖z‖ lacks; 0 for zero rows, which were divided by 1."""
     return tl.where(square > 0.5, product, 0.0)
 
 
@@ -170,19 +173,19 @@ def _project_kernel(
     latents,
     inverse_latents,
     valid,
-    stretch,
+    upstream,
     gradients,
     gradient,
     token_count,
     width,
     splits,
-    shrink,
+    gradient_scale,
     MASKED: tl.constexpr,
     TOKENS: tl.constexpr,
     DEPTH: tl.constexpr,
-    STRETCHED: tl.constexpr,
+    HAS_UPSTREAM: tl.constexpr,
 ):
-    """The parts summed, and on through the normalisation."""
+    """The gradient of the latents: partial gradients of the unit latents summed, then taken through the normalisation."""
     rows = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
     here = rows < token_count
     inverse = tl.load(inverse_latents + rows, mask=here, other=0.0)
@@ -196,8 +199,8 @@ def _project_kernel(
         g = _sum_of_parts(gradients, rows, depth, token_count, width, splits, TOKENS, DEPTH)
         along += tl.sum(g * z, axis=1)
         square += tl.sum(z * z, axis=1)
-    along = _along(along, square)
-    factor = inverse * (shrink * tl.load(stretch) if STRETCHED else shrink)
+    along = _radial_component(along, square)
+    factor = inverse * (gradient_scale * tl.load(upstream) if HAS_UPSTREAM else gradient_scale)
     for start in range(0, width, DEPTH):
         depth = start + tl.arange(0, DEPTH)
         z = load_rows(latents, rows, token_count, depth, width).to(tl.float32) * inverse[:, None]
@@ -212,58 +215,71 @@ def _project_kernel(
 
 @triton.jit
 def _sum_of_parts(parts, rows, depth, row_count, width, splits, ROWS: tl.constexpr, DEPTH: tl.constexpr):
+    """The sum over `splits` partial matrices of one tile (rows, depth)."""
     total = tl.zeros((ROWS, DEPTH), dtype=tl.float32)
     for split in range(splits):
         total += load_rows(parts, split * row_count + rows, (split + 1) * row_count, depth, width)
     return total
 
 
-def pulls_of(top_tokens: Tensor, grad_top: Tensor, grad_negatives: Tensor, scale: float) -> tuple[Pulls, Tensor]:
-    """Any gradients of the statistics as pulls, and what they were divided by (a scalar tensor)."""
+def scale_pulls(top_tokens: Tensor, grad_top: Tensor, grad_negatives: Tensor, scale: float) -> tuple[Pulls, Tensor]:
+    """`Pulls` from the gradients of the statistics, and their largest (a scalar tensor), which was scaled to LARGEST_PULL."""
     codes, top_k = top_tokens.shape
     largest = torch.maximum(grad_top.abs().amax(), scale * grad_negatives.abs().amax())
     pulls = Pulls.empty(codes, top_k, largest.device)
-    _pull_kernel[(cdiv(codes, 128),)](
-        top_tokens, grad_top, grad_negatives, largest, *pulls, codes, scale, ROOM, TOP=top_k, CODES=128
+    _scale_pulls_kernel[(cdiv(codes, 128),)](
+        top_tokens, grad_top, grad_negatives, largest, *pulls, codes, scale, LARGEST_PULL, TOP=top_k, CODES=128
     )
     return pulls, largest
 
 
 def backward(
     latents: Tensor,
-    split_latents: Rows,
-    codes: Rows,
+    split_latents: SplitRows,
+    codes: SplitRows,
     valid: Tensor | None,
     negatives: Tensor,
     pulls: Pulls,
-    stretch: Tensor | None,
-    shrink: float,
+    upstream: Tensor | None,
+    gradient_scale: float,
     scale: float,
     tiling: Tiling | None = None,
     splits: int | None = None,
 ) -> Tensor:
-    """The gradient of the latents (N, D), in their dtype: what the pulls make of it, times stretch · shrink / ROOM. Without a
-    stretch, which would have brought it to a size that half precision holds, in float32."""
+    """The gradient of the latents (N, D) from the pulls, times upstream · gradient_scale / LARGEST_PULL; in the latents' dtype.
+
+    Without `upstream`, the gradient of the loss, it may be too small for half precision: it is then float32.
+    """
     (count, width), device = latents.shape, latents.device
-    dtype = torch.float32 if stretch is None else latents.dtype
+    dtype = torch.float32 if upstream is None else latents.dtype
     gradient = torch.empty(count, width, dtype=dtype, device=device)
     if not count:
         return gradient
     tiling = tiling or tiling_for("backward", codes.count, codes.depth)
     programs = cdiv(count, tiling.rows)
     if splits is None:
-        splits = min(LARGEST_PARTS // (count * width), 16 * PROGRAMS // programs)
+        splits = min(MAX_PARTIAL_ELEMENTS // (count * width), 16 * PROGRAMS // programs)
     splits, split_size = split_into_parts(codes.count, tiling.columns, splits, min_blocks=32)
     out = min(64, codes.depth)
     final = splits == 1 and out == codes.depth
     parts = gradient if final else torch.empty(splits, count, width, dtype=torch.float32, device=device)
     mask = latents if valid is None else valid
-    stretched = latents if stretch is None else stretch
-    shrink /= ROOM * LENGTH
+    upstream_or_any = latents if upstream is None else upstream
+    gradient_scale /= LARGEST_PULL * SPLIT_NORM
     launch(
         _backward_kernel,
         (programs, codes.depth // out, splits),
-        (latents, mask, stretched, split_latents.halves, split_latents.inverse, codes.halves, negatives, *pulls, width),
+        (
+            latents,
+            mask,
+            upstream_or_any,
+            split_latents.halves,
+            split_latents.inverse,
+            codes.halves,
+            negatives,
+            *pulls,
+            width,
+        ),
         (
             split_latents.halves,
             codes.halves,
@@ -272,25 +288,25 @@ def backward(
             latents,
             split_latents.inverse,
             mask,
-            stretched,
+            upstream_or_any,
             parts,
             count,
             codes.count,
             width,
             split_size,
             float(scale),
-            LENGTH,
-            shrink,
+            SPLIT_NORM,
+            gradient_scale,
         ),
         MASKED=valid is not None,
-        TOP=pulls.tops.shape[0],
+        TOP=pulls.pulled_tokens.shape[0],
         TOKENS=tiling.rows,
         CODES=tiling.columns,
         DEPTH=codes.depth,
         PIECE=out,
         OUT=out,
         FINAL=final,
-        STRETCHED=stretch is not None,
+        HAS_UPSTREAM=upstream is not None,
         num_warps=tiling.warps,
         num_stages=tiling.stages,
     )
@@ -299,16 +315,16 @@ def backward(
             latents,
             split_latents.inverse,
             mask,
-            stretched,
+            upstream_or_any,
             parts,
             gradient,
             count,
             width,
             splits,
-            shrink,
+            gradient_scale,
             MASKED=valid is not None,
             TOKENS=32,
             DEPTH=out,
-            STRETCHED=stretch is not None,
+            HAS_UPSTREAM=upstream is not None,
         )
     return gradient

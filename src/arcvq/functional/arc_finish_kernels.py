@@ -1,4 +1,4 @@
-"""The end of the ArcLoss for CUDA: each code's loss and how it pulls its tokens, from the statistics of arc_kernels.py."""
+"""The last part of the ArcLoss for CUDA: each code's loss and its gradient, from the statistics of arc_kernels.py."""
 
 from __future__ import annotations
 
@@ -13,40 +13,44 @@ from torch import Tensor
 
 from arcvq.functional.launches import cdiv, next_power_of_two
 
-# Where the largest pull is put: well below what half precision holds (65,504), so that the smallest are well above its least.
-ROOM = 16384.0
+# Pulls are scaled so that the largest is this: well below float16's largest (65,504), to keep the small ones above its smallest.
+LARGEST_PULL = 16384.0
 
 
 @triton.jit
-def powers_of_two(exponent):
-    """e^x = 2^(x·log2 e): the hardware raises two. What the kernels give and take are natural logarithms."""
+def base_two_exponent(exponent):
+    """x·log2 e, so that e^x is 2 to this power: the hardware computes powers of 2. Kernels load and store natural logarithms."""
     return exponent * 1.4426950408889634
 
 
 @dataclass(frozen=True)
 class Margin:
+    """The angular margin and how its gradient is bounded, see `margin_cosine`."""
+
     angle: float
     smallest_sine: float
     monotone: bool
 
     @property
-    def numbers(self) -> tuple[float, float, float]:
+    def kernel_arguments(self) -> tuple[float, float, float]:
+        """cos m, sin m and the smallest sine."""
         return math.cos(self.angle), math.sin(self.angle), self.smallest_sine
 
-    def steepest(self, scale: float) -> float:
-        """No slope of a code's loss is larger, in a cosine or in the negatives."""
+    def max_slope(self, scale: float) -> float:
+        """A bound on the slope of a code's loss, in a cosine or in the negatives."""
         return scale * max(1.0, math.cos(self.angle) + abs(math.sin(self.angle)) / self.smallest_sine)
 
 
 class Pulls(NamedTuple):
-    """How strongly each code pulls its top tokens and pushes the others, on a scale that half precision holds."""
+    """The gradient of the loss in the cosines: how each code pulls its top tokens and pushes the others. Scaled to fit float16."""
 
-    tops: Tensor  # (k, K) int32, which tokens
+    pulled_tokens: Tensor  # (k, K) int32, which tokens
     top_pulls: Tensor  # (k, K)
-    pulls: Tensor  # (K,)
+    pushes: Tensor  # (K,)
 
     @classmethod
     def empty(cls, codes: int, top_k: int, device: torch.device) -> Pulls:
+        """Uninitialised tensors for a kernel to write."""
         return cls(
             torch.empty(top_k, codes, dtype=torch.int32, device=device),
             torch.empty(top_k, codes, dtype=torch.float32, device=device),
@@ -55,8 +59,8 @@ class Pulls(NamedTuple):
 
 
 @triton.jit
-def _finish(top, token, negative, scale, cos_margin, sin_margin, smallest_sine, MONOTONE: tl.constexpr):
-    """Each code's loss, softplus(negatives − log Σ exp(s·cos(θ + m))), and its slope in each of the statistics."""
+def code_losses(top, token, negative, scale, cos_margin, sin_margin, smallest_sine, MONOTONE: tl.constexpr):
+    """Each code's loss, softplus(negatives − log Σ exp(s·cos(θ + m))), and its slopes in the top cosines and in the negatives."""
     present = token >= 0
     c = tl.where(present, top, 0.0)
     sine = tl.sqrt_rn(tl.maximum(1 - c * c, 0.0))
@@ -73,11 +77,11 @@ def _finish(top, token, negative, scale, cos_margin, sin_margin, smallest_sine, 
     mass = tl.exp(logits - peak[:, None])
     total = tl.where(seen, tl.sum(mass, axis=1), 1.0)
     gap = tl.where(seen, negative, 0.0) - peak - tl.log(total)
-    # softplus and its slope, without overflow; a code without any token says nothing.
+    # softplus and its slope, without overflow; both are 0 for a code without any token.
     small = tl.exp(-tl.abs(gap))
     loss = tl.maximum(gap, 0.0) + tl.where(small < 1e-3, small - 0.5 * small * small, tl.log(1 + small))
-    pull = tl.where(seen, tl.where(gap >= 0, 1.0, small) / (1 + small), 0.0)
-    return tl.where(seen, loss, 0.0), -scale * slope * mass * (pull / total)[:, None], pull
+    push = tl.where(seen, tl.where(gap >= 0, 1.0, small) / (1 + small), 0.0)
+    return tl.where(seen, loss, 0.0), -scale * slope * mass * (push / total)[:, None], push
 
 
 @triton.jit(do_not_specialize=["code_count"])
@@ -98,6 +102,7 @@ def _finish_kernel(
     SLOTS: tl.constexpr,
     CODES: tl.constexpr,
 ):
+    """`code_losses` of one block of codes, loaded and stored."""
     rows = tl.program_id(0) * CODES + tl.arange(0, CODES)
     inside = rows < code_count
     slots = tl.arange(0, SLOTS)
@@ -106,16 +111,16 @@ def _finish_kernel(
     token = tl.load(top_tokens + place, mask=held, other=-1)
     top = tl.load(top_cosines + place, mask=held, other=0.0)
     negative = tl.load(negatives + rows, mask=inside, other=0.0)
-    loss, slopes, pull = _finish(top, token, negative, scale, cos_margin, sin_margin, smallest_sine, MONOTONE)
+    loss, slopes, push = code_losses(top, token, negative, scale, cos_margin, sin_margin, smallest_sine, MONOTONE)
     tl.store(losses + rows, loss, mask=inside)
     tl.store(grad_top + place, slopes, mask=held)
-    tl.store(grad_negatives + rows, pull, mask=inside)
+    tl.store(grad_negatives + rows, push, mask=inside)
 
 
 def finish(
     top_cosines: Tensor, top_tokens: Tensor, negatives: Tensor, scale: float, margin: Margin
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Per code: its loss (K,), and the slope of that in its top cosines (K, k) and its negatives (K,)."""
+    """Each code's loss (K,), and its slopes in the top cosines (K, k) and in the negatives (K,)."""
     code_count, top_k = top_cosines.shape
     losses, grad_top, grad_negatives = (torch.empty_like(x) for x in (negatives, top_cosines, negatives))
     _finish_kernel[(cdiv(code_count, 128),)](
@@ -127,7 +132,7 @@ def finish(
         grad_negatives,
         code_count,
         scale,
-        *margin.numbers,
+        *margin.kernel_arguments,
         MONOTONE=margin.monotone,
         TOP=top_k,
         SLOTS=next_power_of_two(top_k),

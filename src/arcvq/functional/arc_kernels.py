@@ -1,5 +1,5 @@
-"""The ArcLoss for CUDA, in Triton: tiles of the score matrix live in registers and the K × N matrix nowhere. No atomics, so the
-same inputs give the same bits. The interpreter (TRITON_INTERPRET=1) runs it on a CPU. Its gradient is in arc_backward_kernels.py.
+"""The ArcLoss for CUDA, in Triton: tiles of the score matrix are held in registers only. There are no atomics, so it is deterministic.
+The interpreter (TRITON_INTERPRET=1) runs it on a CPU. Its gradient is in arc_backward_kernels.py.
 """
 
 from __future__ import annotations
@@ -9,23 +9,31 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from arcvq.functional.arc_finish_kernels import ROOM, Margin, Pulls, _finish, powers_of_two
+from arcvq.functional.arc_finish_kernels import LARGEST_PULL, Margin, Pulls, base_two_exponent, code_losses
 from arcvq.functional.launches import PROGRAMS, cdiv, launch, next_power_of_two, split_into_parts
-from arcvq.functional.row_kernels import LENGTH, Rows, add_products, leftmost, load_rows, lower_halves, row_scores
+from arcvq.functional.row_kernels import (
+    SPLIT_NORM,
+    SplitRows,
+    add_split_products,
+    first_index_of,
+    load_rows,
+    low_half_pointer,
+    split_row_scores,
+)
 from arcvq.functional.tilings import Tiling, tiling_for
 
-# Top tokens of all parts that the merge holds of one code.
-MOST_ENTRIES = 2048
+# Top tokens at most, of all parts together, that the merge loads for one code.
+MAX_ENTRIES = 2048
 
 
 # ---- pieces ----------------------------------------------------------------------------------------------------------
 
 
 @triton.jit
-def _logarithm(peak, total):
-    """log(total · 2^peak), natural; −inf for a total of nothing, NaN for one that is none."""
-    none = total == 0
-    return tl.where(none, float("-inf"), (peak + tl.log2(tl.where(none, 1.0, total))) * 0.6931471805599453)
+def _log_of_sum(peak, total):
+    """The natural logarithm of total · 2^peak; −inf for a total of 0, NaN for NaN."""
+    zero = total == 0
+    return tl.where(zero, float("-inf"), (peak + tl.log2(tl.where(zero, 1.0, total))) * 0.6931471805599453)
 
 
 # ---- per-code statistics -------------------------------------------------------------------------------------------------
@@ -44,7 +52,7 @@ def _statistics_kernel(
     splits,
     split_size,
     scale,
-    length,
+    split_norm,
     MASKED: tl.constexpr,
     TOP: tl.constexpr,
     SLOTS: tl.constexpr,
@@ -53,19 +61,19 @@ def _statistics_kernel(
     DEPTH: tl.constexpr,
     PIECE: tl.constexpr,
 ):
-    """For each code, of one part of the tokens: its top cosines, which tokens they are, log Σ exp(scale·cos) of the others."""
-    square = length * length
-    scale = powers_of_two(scale) / square
+    """Per code, over one part of the tokens: the top cosines, their tokens, and log Σ exp(scale·cos) of the others."""
+    square = split_norm * split_norm
+    scale = base_two_exponent(scale) / square
     rows = tl.program_id(0) * CODES + tl.arange(0, CODES)
     split = tl.program_id(1)
     slots = tl.arange(0, SLOTS)
     places = tl.arange(0, TOKENS)
     depth = tl.arange(0, PIECE)
-    z_low_ptr = lower_halves(z_high_ptr, token_count, DEPTH)
-    c_low_ptr = lower_halves(c_high_ptr, code_count, DEPTH)
+    z_low_ptr = low_half_pointer(z_high_ptr, token_count, DEPTH)
+    c_low_ptr = low_half_pointer(c_high_ptr, code_count, DEPTH)
     code_high = load_rows(c_high_ptr, rows, code_count, depth, DEPTH)
     code_low = load_rows(c_low_ptr, rows, code_count, depth, DEPTH)
-    # Slots beyond the k-th hold +inf: they are never the smallest, so never replaced.
+    # Slots beyond the k-th hold +inf: never the smallest, they are never replaced.
     top = tl.zeros((CODES, SLOTS), dtype=tl.float32) + tl.where(slots < TOP, float("-inf"), float("inf"))[None, :]
     token = tl.full((CODES, SLOTS), -1, dtype=tl.int32)
     worst = tl.min(top, axis=1)
@@ -83,11 +91,11 @@ def _statistics_kernel(
             here = here & (tl.load(valid + columns, mask=here, other=0) != 0)
         if DEPTH == PIECE:
             cosines = tl.zeros((CODES, TOKENS), dtype=tl.float32)
-            cosines = add_products(code_high, code_low, tl.trans(z_high), tl.trans(z_low), cosines)
-            z_high = load_rows(z_high_ptr, columns + TOKENS, last, depth, DEPTH)  # the next tile, on its way meanwhile
+            cosines = add_split_products(code_high, code_low, tl.trans(z_high), tl.trans(z_low), cosines)
+            z_high = load_rows(z_high_ptr, columns + TOKENS, last, depth, DEPTH)  # prefetch the next tile
             z_low = load_rows(z_low_ptr, columns + TOKENS, last, depth, DEPTH)
         else:
-            cosines = row_scores(
+            cosines = split_row_scores(
                 c_high_ptr,
                 c_low_ptr,
                 z_high_ptr,
@@ -104,11 +112,11 @@ def _statistics_kernel(
                 PIECE,
             )
         cosines = tl.where(here[None, :], cosines, float("-inf"))
-        # While some code finds a token better than its worst of the top k: swap them; the loser joins the negatives.
+        # While a token is nearer to some code than the worst of its top k, it replaces that one, which becomes a negative.
         best = tl.max(cosines, axis=1)
         while tl.max((best > worst).to(tl.int32), axis=0) > 0:
             better = best > worst
-            at = tl.where(better, leftmost(cosines, best, TOKENS), -1)
+            at = tl.where(better, first_index_of(cosines, best, TOKENS), -1)
             slot = tl.where(better, tl.argmin(top, axis=1), -1)
             evicted = tl.where(better, scale * worst, float("-inf"))
             new_peak = tl.maximum(peak, evicted)
@@ -121,7 +129,7 @@ def _statistics_kernel(
             cosines = tl.where(places[None, :] == at[:, None], float("-inf"), cosines)
             best = tl.max(cosines, axis=1)
             worst = tl.min(top, axis=1)
-        # What is left of the tile are negatives.
+        # The rest of the tile are negatives.
         new_peak = tl.maximum(peak, scale * best)
         shift = tl.where(new_peak == float("-inf"), 0.0, new_peak)
         total = total * tl.exp2(peak - shift) + tl.sum(tl.exp2(scale * cosines - shift[:, None]), axis=1)
@@ -132,7 +140,7 @@ def _statistics_kernel(
     kept = inside[:, None] & (slots < TOP)[None, :]
     tl.store(top_cosines + place, top / square, mask=kept)
     tl.store(top_tokens + place, token, mask=kept)
-    tl.store(negatives + at, _logarithm(peak, total), mask=inside)
+    tl.store(negatives + at, _log_of_sum(peak, total), mask=inside)
 
 
 @triton.jit(do_not_specialize=["code_count", "splits"])
@@ -144,16 +152,16 @@ def _merge_kernel(
     top_tokens,
     negatives,
     losses,
-    tops,
+    pulled_tokens,
     top_pulls,
-    pulls,
+    pushes,
     code_count,
     splits,
     scale,
     cos_margin,
     sin_margin,
     smallest_sine,
-    gain,
+    pull_scale,
     FINISH: tl.constexpr,
     MONOTONE: tl.constexpr,
     TOP: tl.constexpr,
@@ -162,9 +170,9 @@ def _merge_kernel(
     ENTRIES: tl.constexpr,
     SPLITS: tl.constexpr,
 ):
-    """Parts of the tokens seen as one; what was among the best of a part but not of the whole becomes a negative.
+    """Merge the statistics of all parts of the tokens; a top token of its part that is none of the whole becomes a negative.
 
-    FINISH: on to each code's loss at once, and to what its backward wants (see `_pull_kernel` of the gradient).
+    FINISH: compute each code's loss and its `Pulls` as well.
     """
     rows = tl.program_id(0) * CODES + tl.arange(0, CODES)
     inside = rows < code_count
@@ -179,7 +187,7 @@ def _merge_kernel(
     token = tl.full((CODES, SLOTS), -1, dtype=tl.int32)
     for k in range(TOP):
         best = tl.max(cosines, axis=1)
-        chosen = (entries[None, :] == leftmost(cosines, best, ENTRIES)[:, None]) & (best > float("-inf"))[:, None]
+        chosen = (entries[None, :] == first_index_of(cosines, best, ENTRIES)[:, None]) & (best > float("-inf"))[:, None]
         top = tl.where((slots == k)[None, :], best[:, None], top)
         token = tl.where((slots == k)[None, :], tl.max(tl.where(chosen, tokens, -1), axis=1)[:, None], token)
         cosines = tl.where(chosen, float("-inf"), cosines)
@@ -188,29 +196,29 @@ def _merge_kernel(
     if not FINISH:
         tl.store(top_cosines + place, top, mask=kept)
         tl.store(top_tokens + place, token.to(tl.int64), mask=kept)
-    left = powers_of_two(scale) * cosines
-    there = inside[:, None] & (parts < splits)[None, :]
+    left = base_two_exponent(scale) * cosines
+    present = inside[:, None] & (parts < splits)[None, :]
     part = tl.load(
-        part_negatives + rows[:, None].to(tl.int64) * splits + parts[None, :], mask=there, other=float("-inf")
+        part_negatives + rows[:, None].to(tl.int64) * splits + parts[None, :], mask=present, other=float("-inf")
     )
-    part = powers_of_two(part)
+    part = base_two_exponent(part)
     peak = tl.maximum(tl.max(left, axis=1), tl.max(part, axis=1))
     shift = tl.where(peak == float("-inf"), 0.0, peak)
     total = tl.sum(tl.exp2(left - shift[:, None]), axis=1) + tl.sum(tl.exp2(part - shift[:, None]), axis=1)
-    negative = _logarithm(shift, total)
+    negative = _log_of_sum(shift, total)
     tl.store(negatives + rows, negative, mask=inside)
     if FINISH:
-        loss, slopes, pull = _finish(top, token, negative, scale, cos_margin, sin_margin, smallest_sine, MONOTONE)
+        loss, slopes, push = code_losses(top, token, negative, scale, cos_margin, sin_margin, smallest_sine, MONOTONE)
         tl.store(losses + rows, loss, mask=inside)
         across = slots[None, :] * code_count + rows[:, None]
-        tl.store(tops + across, token, mask=kept)
-        tl.store(top_pulls + across, slopes * gain, mask=kept)
-        tl.store(pulls + rows, scale * pull * gain, mask=inside)
+        tl.store(pulled_tokens + across, token, mask=kept)
+        tl.store(top_pulls + across, slopes * pull_scale, mask=kept)
+        tl.store(pushes + rows, scale * push * pull_scale, mask=inside)
 
 
 def statistics(
-    latents: Rows,
-    codes: Rows,
+    latents: SplitRows,
+    codes: SplitRows,
     valid: Tensor | None,
     scale: float,
     top_k: int,
@@ -218,15 +226,15 @@ def statistics(
     tiling: Tiling | None = None,
     splits: int | None = None,
 ) -> tuple[Tensor, ...]:
-    """Per code: top cosines (K, k) in falling order, their tokens (K, k), log Σ exp(scale·cos) over the other tokens (K,).
+    """Per code: the top cosines (K, k) in falling order, their tokens (K, k), log Σ exp(scale·cos) over the other tokens (K,).
 
-    With a margin, of these the last alone, then each code's loss (K,) and its `Pulls`.
+    With a margin only the last of these, then each code's loss (K,) and its `Pulls`.
     """
     count, device = codes.count, codes.halves.device
     tiling = tiling or tiling_for("statistics", codes.count, codes.depth)
     programs = cdiv(codes.count, tiling.rows)
     if splits is None:
-        splits = min(PROGRAMS // programs, MOST_ENTRIES // top_k)
+        splits = min(PROGRAMS // programs, MAX_ENTRIES // top_k)
     splits, split_size = split_into_parts(latents.count, tiling.columns, splits, min_blocks=2)
     parts = (
         torch.empty(count * splits, top_k, dtype=torch.float32, device=device),
@@ -247,7 +255,7 @@ def statistics(
             splits,
             split_size,
             float(scale),
-            LENGTH,
+            SPLIT_NORM,
         ),
         MASKED=valid is not None,
         TOP=top_k,
@@ -260,9 +268,9 @@ def statistics(
         num_stages=tiling.stages,
     )
     negatives = torch.empty(count, dtype=torch.float32, device=device)
-    nothing = (negatives,) * 4
-    tops = nothing[:2] if margin else _empty_tops(count, top_k, device)
-    finished = (torch.empty_like(negatives), *Pulls.empty(count, top_k, device)) if margin else nothing
+    unused = (negatives,) * 4
+    tops = unused[:2] if margin else _empty_top_tokens(count, top_k, device)
+    finished = (torch.empty_like(negatives), *Pulls.empty(count, top_k, device)) if margin else unused
     entries = next_power_of_two(splits * top_k)
     at_once = max(1, min(32, 2048 // entries))
     launch(
@@ -277,8 +285,8 @@ def statistics(
             count,
             splits,
             float(scale),
-            *(margin.numbers if margin else (1.0, 0.0, 1.0)),
-            ROOM / margin.steepest(scale) if margin else 0.0,
+            *(margin.kernel_arguments if margin else (1.0, 0.0, 1.0)),
+            LARGEST_PULL / margin.max_slope(scale) if margin else 0.0,
         ),
         FINISH=margin is not None,
         MONOTONE=margin is not None and margin.monotone,
@@ -291,8 +299,6 @@ def statistics(
     return (negatives, *finished) if margin else (*tops, negatives)
 
 
-def _empty_tops(codes: int, top_k: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def _empty_top_tokens(codes: int, top_k: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Uninitialised top cosines (K, k) and top tokens (K, k) for a kernel to write."""
     return tuple(torch.empty(codes, top_k, dtype=kind, device=device) for kind in (torch.float32, torch.int64))  # type: ignore[return-value]
-
-
-# ---- the loss of each code -----------------------------------------------------------------------------------------------
