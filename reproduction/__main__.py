@@ -1,4 +1,4 @@
-"""python -m reproduction run TABLE, python -m reproduction tables."""
+"""The command line: python -m reproduction run TABLE, python -m reproduction tables."""
 
 from __future__ import annotations
 
@@ -9,41 +9,42 @@ from pathlib import Path
 from arcvq.cli.command import positive_int
 from arcvq.errors import ArcvqError
 from arcvq.storage import write_bytes
-from reproduction.documents import documents
-from reproduction.runs import choose
+from reproduction.documents import make_documents
+from reproduction.runs import select_runs
 
 
 def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m reproduction")
     commands = parser.add_subparsers(dest="command", required=True)
-    run = commands.add_parser("run", help="make the runs whose result is missing; --key value settings go on top")
+    run = commands.add_parser("run", help="train and measure the runs without a result; --key value sets a setting")
     run.add_argument("table", help="table1, ablations, tuning, ..., or all")
     run.add_argument("--only", nargs="+", default=[], metavar="NAME")
     run.add_argument("--data", nargs="+", default=[], metavar="NAME")
     run.add_argument("--seeds", nargs="+", type=int, default=[], metavar="N")
-    run.add_argument("--suffix", default="", metavar="WORD", help="ends the names of the runs")
+    run.add_argument("--suffix", default="", metavar="WORD", help="appended to the names of the runs")
     run.add_argument("--out", type=Path, default=Path("runs/reproduction"))
-    run.add_argument("--limit", type=positive_int, metavar="N", help="measure N test images only: for a trial")
-    run.add_argument("--list", action="store_true", help="only say what is missing")
-    run.add_argument("--download", action="store_true", help="fetch the networks of LPIPS and FID")
-    tables = commands.add_parser("tables", help="write every document that carries results")
-    tables.add_argument("--check", action="store_true", help="only say what is out of date")
+    run.add_argument("--limit", type=positive_int, metavar="N", help="measure only the first N test images")
+    run.add_argument("--list", action="store_true", help="only list the runs without a result")
+    run.add_argument("--download", action="store_true", help="download the networks of LPIPS and FID")
+    tables = commands.add_parser("tables", help="write all documents with results")
+    tables.add_argument("--check", action="store_true", help="only list the documents that are out of date")
     for each in (run, tables):
         each.add_argument("--results", type=Path, default=Path("results"))
     arguments, settings = parser.parse_known_args(words)
     try:
         if arguments.command == "run":
-            return _run(arguments, settings)
+            return _make_runs(arguments, settings)
         if settings:
             parser.error(f"unexpected argument {settings[0]!r}")
-        return _tables(arguments.results, arguments.check)
+        return _write_documents(arguments.results, arguments.check)
     except ArcvqError as error:
         print(f"reproduction: {error}", file=sys.stderr)
         return 2
 
 
-def _run(arguments: argparse.Namespace, settings: list[str]) -> int:
-    runs = choose(
+def _make_runs(arguments: argparse.Namespace, settings: list[str]) -> int:
+    """Train and measure the runs without a result, or list them."""
+    runs = select_runs(
         arguments.table,
         only=arguments.only,
         data=arguments.data,
@@ -51,19 +52,19 @@ def _run(arguments: argparse.Namespace, settings: list[str]) -> int:
         suffix=arguments.suffix,
         settings=settings,
     )
-    missing = [run for run in runs if not run.done(arguments.results)]  # refuses before anything starts
+    missing = [run for run in runs if not run.is_measured(arguments.results)]  # fails before the first training
     for number, run in enumerate(missing, 1):
         print(f"{run.key}: {'missing' if arguments.list else f'{number} of {len(missing)}'}", flush=True)
         if not arguments.list:
-            run.make(arguments.out, arguments.results, arguments.download, arguments.limit)
-    print(f"{len(runs) - len(missing)} of {len(runs)} were there")
+            run.train_and_measure(arguments.out, arguments.results, arguments.download, arguments.limit)
+    print(f"{len(runs) - len(missing)} of {len(runs)} runs had a result")
     return 0
 
 
-def _tables(results: Path, check: bool) -> int:
-    """All texts are made before one is written."""
+def _write_documents(results: Path, check: bool) -> int:
+    """Write the documents that are out of date; with `check` only list them and return 1 if there are any."""
     stale = False
-    for path, text in documents(results).items():
+    for path, text in make_documents(results).items():
         if path.is_file() and path.read_text("utf-8") == text:
             continue
         stale = True

@@ -1,4 +1,4 @@
-"""Every document that carries measured numbers, and what it should say."""
+"""The documents with measured numbers: RESULTS.md, README.md, model cards and presets."""
 
 from __future__ import annotations
 
@@ -9,10 +9,17 @@ from arcvq.errors import ArcvqError
 from arcvq.metrics import metric_label
 from arcvq.storage import read_json, read_text
 from reproduction import studies
-from reproduction.results import Results, mean, read_result
+from reproduction.results import Results, mean_metric, read_result
 from reproduction.rows import csv_text
-from reproduction.runs import RUNS
-from reproduction.tables import NOTHING, cells, heading, markdown, not_measured, print_beside_ours
+from reproduction.runs import RUNS_FILE
+from reproduction.tables import (
+    NO_VALUE,
+    markdown_table,
+    metric_heading,
+    not_measured_table,
+    paper_beside_ours,
+    seed_and_mean_cells,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 MEASURED = "# Measured: "
@@ -21,99 +28,107 @@ README_METRICS = ("psnr", "lpips", "rfid", "usage")
 CARD_METRICS = ("psnr", "ssim", "lpips", "rfid", "usage", "perplexity")
 
 
-def documents(folder: Path) -> dict[Path, str]:
-    """Path → text. Results that are not the repository's get a page of their own beside them."""
-    results, document = Results(folder), read_json(RUNS, "the list of runs")
+def make_documents(folder: Path) -> dict[Path, str]:
+    """The text of each document, by path. A folder other than the repository's results/ gets only runs.csv and RESULTS.md."""
+    results, document = Results(folder), read_json(RUNS_FILE, "the list of runs")
     made = {folder / "runs.csv": csv_text(results)}
     if folder.resolve() != ROOT / "results":
-        return made | {folder / "RESULTS.md": own_page(document, results)}
-    marked = {ROOT / "RESULTS.md": sections(document, results), ROOT / "README.md": {"results": readme_rows(results)}}
+        return made | {folder / "RESULTS.md": results_page(document, results)}
+    marked = {
+        ROOT / "RESULTS.md": result_sections(document, results),
+        ROOT / "README.md": {"results": readme_table(results)},
+    }
     for card in sorted((ROOT / "models").glob("*/README.md")):
-        marked[card] = {"measured": card_numbers(card.parent.name, folder)}
+        marked[card] = {"measured": model_card_lines(card.parent.name, folder)}
     for path, parts in marked.items():
         made[path] = read_text(path)
         for key, lines in parts.items():
-            made[path] = between_markers(path, made[path], key, lines)
+            made[path] = replace_between_markers(path, made[path], key, lines)
     for path in sorted((ROOT / "src" / "arcvq" / "presets").rglob("*.yaml")):
-        made[path] = with_header(read_text(path), measured_line(results, path.parent.name, path.stem))
+        made[path] = replace_measured_line(read_text(path), measured_line(results, path.parent.name, path.stem))
     return made
 
 
-def sections(document: dict[str, Any], results: Results) -> dict[str, list[str]]:
+def result_sections(document: dict[str, Any], results: Results) -> dict[str, list[str]]:
+    """The generated lines of RESULTS.md, by marker."""
     tables = document["tables"]
     return {
-        **{key: print_beside_ours(table, results) for key, table in tables.items() if "metrics" in table},
-        "tuning": studies.tuned_rates(document, results),
-        "recipe": studies.candidates(document, results),
-        "lengths": studies.by_length(document, results, "budgets"),
-        "longest": studies.longest(document, results),
-        "prior": studies.by_length(document, results, "samp"),
-        "on-top": studies.side_by_side(document, results, "on-top"),
-        "not-measured": not_measured(),
-        "open": open_runs(document, results),
+        **{key: paper_beside_ours(table, results) for key, table in tables.items() if "metrics" in table},
+        "tuning": studies.tuning_table(document, results),
+        "recipe": studies.recipe_table(document, results),
+        "lengths": studies.psnr_by_epochs_table(document, results, "budgets"),
+        "longest": studies.longest_training_table(document, results),
+        "prior": studies.psnr_by_epochs_table(document, results, "samp"),
+        "on-top": studies.held_out_table(document, results, "on-top"),
+        "not-measured": not_measured_table(),
+        "open": open_run_counts(document, results),
     }
 
 
-def open_runs(document: dict[str, Any], results: Results) -> list[str]:
+def open_run_counts(document: dict[str, Any], results: Results) -> list[str]:
+    """A line for each table that lacks runs."""
     lines = []
     for key, table in document["tables"].items():
         wanted = [(data, run, seed) for data in table["data"] for run in table["runs"] for seed in table["seeds"]]
-        there = sum(any(result.seed == seed for result in results.get(data, run)) for data, run, seed in wanted)
-        lines += [f"- `{key}`: {there} of {len(wanted)} runs"] * (there < len(wanted))
+        found = sum(any(result.seed == seed for result in results.get(data, run)) for data, run, seed in wanted)
+        lines += [f"- `{key}`: {found} of {len(wanted)} runs"] * (found < len(wanted))
     return lines or ["All runs are made."]
 
 
-def own_page(document: dict[str, Any], results: Results) -> str:
-    """The paper's tables, for the data sets and systems that have results."""
+def results_page(document: dict[str, Any], results: Results) -> str:
+    """A page with the paper's tables, for the data sets that have results."""
     lines = ["# Results", "", "Every run is a row of [runs.csv](runs.csv)."]
     for table in document["tables"].values():
         found = [data for data in results.precision if any(results.get(data, run) for run in table["runs"])]
         if "metrics" in table and found:
-            lines += ["", f"## {table['title']}", "", *print_beside_ours(table, results, found)]
+            lines += ["", f"## {table['title']}", "", *paper_beside_ours(table, results, found)]
     return "\n".join(lines) + "\n"
 
 
-def readme_rows(results: Results) -> list[str]:
+def readme_table(results: Results) -> list[str]:
+    """The table of README.md."""
     found = [(name, results.get("cifar10", name)) for name in README_ROWS]
-    rows = [[f"`{name}`", *cells(seeds, "exact", README_METRICS)] for name, seeds in found]
-    return markdown(["preset", "seeds", *map(heading, README_METRICS)], rows)
+    rows = [[f"`{name}`", *seed_and_mean_cells(seeds, "exact", README_METRICS)] for name, seeds in found]
+    return markdown_table(["preset", "seeds", *map(metric_heading, README_METRICS)], rows)
 
 
-def card_numbers(model: str, folder: Path) -> list[str]:
-    """The numbers of the very run whose weights these are."""
+def model_card_lines(model: str, folder: Path) -> list[str]:
+    """Recipe and metrics of a kept model, for its card."""
     data, name = model.split("-", 1)
     result = read_result(folder / data / f"{name}.json")
     rows = []
     for metric in CARD_METRICS:
         numbers = [result.metrics(protocol).get(metric) for protocol in ("exact", "paper")]
-        texts = [NOTHING if number is None else metric_label(metric).text(number) for number in numbers]
-        rows.append([heading(metric), *texts])
+        texts = [NO_VALUE if number is None else metric_label(metric).text(number) for number in numbers]
+        rows.append([metric_heading(metric), *texts])
     how = f"{result.epochs:.0f} epochs, trained in {result.precision} on {result.device}"
     return [
         f"Recipe: preset `{data}/{result.name}`, seed {result.seed}, {how}.",
         "",
-        *markdown([f"{data}, test images", "protocol exact", "protocol paper"], rows),
+        *markdown_table([f"{data}, test images", "protocol exact", "protocol paper"], rows),
     ]
 
 
 def measured_line(results: Results, data: str, preset: str) -> str:
+    """The line of a preset's header that states its metrics."""
     seeds = [result for result in results.get(data, preset) if not result.diverged]
     if not seeds:
         return f"{MEASURED}not yet."
-    found = {metric: mean(seeds, "exact", metric) for metric in ("psnr", "ssim", "usage")}
+    found = {metric: mean_metric(seeds, "exact", metric) for metric in ("psnr", "ssim", "usage")}
     numbers = ", ".join(f"{metric_label(m).label} {each.text(m)}" for m, each in found.items() if each)
     count = f"{len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0].seed}"
     return f"{MEASURED}{numbers}; {count}, protocol exact; trained in {seeds[0].precision} on {seeds[0].device}."
 
 
-def with_header(text: str, line: str) -> str:
-    """A preset's text with this as the last line of its header."""
+def replace_measured_line(text: str, line: str) -> str:
+    """A preset's text with `line` as the last line of its header."""
     lines = [each for each in text.splitlines() if not each.startswith(MEASURED)]
     lines.insert(next(i for i, each in enumerate(lines) if not each.startswith("#")), line)
     return "\n".join(lines) + "\n"
 
 
-def between_markers(path: Path, text: str, key: str, lines: list[str]) -> str:
+def replace_between_markers(path: Path, text: str, key: str, lines: list[str]) -> str:
+    """The text with new lines between the markers of `key`."""
     begin, end = f"<!-- {key}:begin -->", f"<!-- {key}:end -->"
     head, found, rest = text.partition(begin)
     _, closed, tail = rest.partition(end)

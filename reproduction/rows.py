@@ -1,4 +1,4 @@
-"""Every result as rows of a CSV: one for each protocol; a run that diverged has one without numbers."""
+"""All results as a CSV, with a row per result and protocol; a diverged run has one row without metrics."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from reproduction.results import Result, Results
 
-ABOUT = (
+FIRST_COLUMNS = (
     "name",
     "system",
     "data",
@@ -21,14 +21,15 @@ ABOUT = (
     "diverged",
     "psnr_held_out",
 )
-AFTER = ("device", "date", "config")
+LAST_COLUMNS = ("device", "date", "config")
 
 
 def csv_text(results: Results) -> str:
+    """The content of runs.csv."""
     rows = [row for result in results.all for row in _rows(result)]
-    metrics = sorted({name for row in rows for name in row} - {*ABOUT, *AFTER})
+    metrics = sorted({name for row in rows for name in row} - {*FIRST_COLUMNS, *LAST_COLUMNS})
     text = io.StringIO()
-    writer = csv.DictWriter(text, [*ABOUT, *metrics, *AFTER], lineterminator="\n")
+    writer = csv.DictWriter(text, [*FIRST_COLUMNS, *metrics, *LAST_COLUMNS], lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
@@ -36,7 +37,7 @@ def csv_text(results: Results) -> str:
 
 def _rows(result: Result) -> list[dict[str, Any]]:
     document = result.document
-    about = {
+    columns = {
         "name": document["name"],
         "system": document["config"]["system"],
         "data": result.data,
@@ -51,6 +52,6 @@ def _rows(result: Result) -> list[dict[str, Any]]:
         "config": result.config_hash,
     }
     measured = document["protocols"].items()
-    return [about | {"protocol": name, "images": each["images"]} | each["metrics"] for name, each in measured] or [
-        about
+    return [columns | {"protocol": name, "images": each["images"]} | each["metrics"] for name, each in measured] or [
+        columns
     ]

@@ -1,4 +1,4 @@
-"""The runs of a table, and the loop that makes those whose result is missing."""
+"""The runs of the tables: which there are, and how one is trained and measured."""
 
 from __future__ import annotations
 
@@ -16,17 +16,19 @@ from arcvq.storage import read_json, write_bytes, write_json
 from arcvq.systems import RunConfig, load_config, measure, train
 from arcvq.training import RunFolder
 from arcvq.training.environment import today
-from reproduction.results import decisive, difference, read_result
+from reproduction.results import decisive_settings, first_difference, read_result
 
-RUNS = Path(__file__).with_name("runs.json")
-# What a quick run is measured by: LPIPS and FID take most of an evaluation's time.
-QUICK = ("l1", "mse", "psnr", "ssim", "usage", "perplexity", "bits_per_image")
-# What the list of runs gives each run itself.
-OWN = ("--name", "--system", "--data.name", "--training.seed")
+RUNS_FILE = Path(__file__).with_name("runs.json")
+# Metrics of quick runs: without LPIPS and FID, which take most of the time.
+QUICK_METRICS = ("l1", "mse", "psnr", "ssim", "usage", "perplexity", "bits_per_image")
+# Settings that the list of runs sets for each run.
+RESERVED_SETTINGS = ("--name", "--system", "--data.name", "--training.seed")
 
 
 @dataclass(frozen=True)
 class Run:
+    """One run of a table: a preset with settings, and a seed."""
+
     data: str
     name: str
     seed: int
@@ -39,42 +41,43 @@ class Run:
         return f"{self.data}/{self.name}-seed{self.seed}"
 
     def config(self) -> RunConfig:
-        own = (f"--name={self.name}", f"--training.seed={self.seed}")
-        return load_config(f"{self.data}/{self.preset}", [*self.settings, *own])
+        own_settings = (f"--name={self.name}", f"--training.seed={self.seed}")
+        return load_config(f"{self.data}/{self.preset}", [*self.settings, *own_settings])
 
-    def result(self, results: Path) -> Path:
+    def result_path(self, results: Path) -> Path:
         return results / f"{self.key}.json"
 
-    def done(self, results: Path) -> bool:
-        """There is a result, and it is of these settings."""
-        path = self.result(results)
+    def is_measured(self, results: Path) -> bool:
+        """Whether there is a result; fails if it was made with other settings."""
+        path = self.result_path(results)
         if not path.is_file():
             return False
-        wanted = decisive(to_dict(self.config()))
-        if where := difference(read_result(path).settings, wanted):
+        wanted = decisive_settings(to_dict(self.config()))
+        if where := first_difference(read_result(path).settings, wanted):
             raise ArcvqError(
-                f"{path}: a result of other settings ({where}): give these runs another name with --suffix"
+                f"{path}: was made with other settings ({where}): name these runs differently with --suffix"
             )
         return True
 
-    def make(self, out: Path, results: Path, download: bool = False, limit: int | None = None) -> None:
-        """Train, or go on where a training was interrupted, and measure. A training that diverges is a result."""
+    def train_and_measure(self, out: Path, results: Path, download: bool = False, limit: int | None = None) -> None:
+        """Train, or resume an interrupted training, measure, and write the result. A diverged training is a result too."""
         folder = RunFolder(out / self.key)
         try:
             train(self.config(), folder.path, quiet=True)
         except ArcvqError:
             if not folder.diverged.is_file():
                 raise
-            document = self._diverged(folder)
+            document = self._diverged_document(folder)
         else:
-            protocols, metrics = (["exact"], list(QUICK)) if self.quick else (list(PROTOCOLS), None)
+            protocols, metrics = (["exact"], list(QUICK_METRICS)) if self.quick else (list(PROTOCOLS), None)
             document = measure(str(folder.path), protocols, metrics=metrics, limit=limit, download=download).document
         lines = folder.metrics.read_text("utf-8").splitlines(keepends=True) if folder.metrics.is_file() else []
-        kept = "".join(line for line in lines if json.loads(line)["kind"] == "eval")
-        write_bytes(results / f"{self.key}.metrics.jsonl", kept.encode())
-        write_json(self.result(results), document)
+        evaluations = "".join(line for line in lines if json.loads(line)["kind"] == "eval")
+        write_bytes(results / f"{self.key}.metrics.jsonl", evaluations.encode())
+        write_json(self.result_path(results), document)
 
-    def _diverged(self, folder: RunFolder) -> dict[str, Any]:
+    def _diverged_document(self, folder: RunFolder) -> dict[str, Any]:
+        """The result of a training that diverged: without metrics, with the reason."""
         training = read_json(folder.diverged, "a training that diverged")
         return {
             "name": self.name,
@@ -88,7 +91,7 @@ class Run:
         }
 
 
-def choose(
+def select_runs(
     table: str,
     *,
     only: Sequence[str] = (),
@@ -97,18 +100,20 @@ def choose(
     suffix: str = "",
     settings: Sequence[str] = (),
 ) -> list[Run]:
-    """The runs of one table, or of all; settings given here have the last word."""
-    document = read_json(RUNS, "the list of runs")
+    """The runs of one table or of all, narrowed down by name, data set and seed. `settings` override those of the list."""
+    document = read_json(RUNS_FILE, "the list of runs")
     tables, runs = document["tables"], document["runs"]
     keys = {name: key for key, each in tables.items() for name in (key, each.get("alias")) if name}
     if table != "all" and table not in keys:
         raise ArcvqError(f"no table {table!r}{did_you_mean(table, ['all', *keys])}")
     chosen = list(tables.values()) if table == "all" else [tables[keys[table]]]
     for word in settings:
-        if word.partition("=")[0] in OWN:
-            raise ArcvqError(f"{word}: the list of runs sets this: choose with --only, --data, --seeds or --suffix")
+        if word.partition("=")[0] in RESERVED_SETTINGS:
+            raise ArcvqError(f"{word}: is set by the list of runs: use --only, --data, --seeds or --suffix")
     if suffix and not re.fullmatch(r"[\w.-]+", suffix):
-        raise ArcvqError(f"--suffix {suffix}: becomes part of file names: letters, digits, '-', '_' and '.' only")
+        raise ArcvqError(
+            f"--suffix {suffix}: expected only letters, digits, '-', '_' and '.', because it becomes part of file names"
+        )
     known = {name for each in chosen for name in each["runs"]}
     for name in only:
         if name not in known:

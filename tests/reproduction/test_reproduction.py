@@ -1,4 +1,4 @@
-"""The list of runs, and the loop over it."""
+"""Selecting, training and measuring the runs of the tables."""
 
 from pathlib import Path
 from typing import Any
@@ -8,14 +8,14 @@ import pytest
 from arcvq.errors import ArcvqError
 from arcvq.storage import read_json
 from reproduction.__main__ import main
-from reproduction.runs import choose
+from reproduction.runs import select_runs
 
 SHORT = ["--training.steps=2", "--training.evaluations=1", "--training.device=cpu", "--data.batch_size=32"]
 SHORT += ["--training.evaluation_images=50", "--data.limit=200", "--limit=50"]
 WORDS = ["run", "table1", "--data", "sample", "--only", "vq-vae", "--seeds", "1"]
 
 
-def test_a_trial_run_is_made_once_and_shown_in_the_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_trial_run_is_made_once_and_shown_in_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     places = ["--out", str(tmp_path / "runs"), "--results", str(tmp_path / "results")]
     assert main([*WORDS, *places, "--list", *SHORT]) == 0
     assert "sample/vq-vae-seed1: missing" in capsys.readouterr().out
@@ -33,12 +33,12 @@ def test_a_trial_run_is_made_once_and_shown_in_the_tables(tmp_path: Path, capsys
 
     capsys.readouterr()
     assert main([*WORDS, *places, *SHORT]) == 0
-    assert "1 of 1 were there" in capsys.readouterr().out
+    assert "1 of 1 runs" in capsys.readouterr().out
     assert main([*WORDS, *places, *SHORT, "--training.learning_rate=0.5"]) == 2
     assert "training.learning_rate" in capsys.readouterr().err
 
 
-def test_a_diverged_training_is_a_result(tmp_path: Path) -> None:
+def test_diverged_training_gives_result(tmp_path: Path) -> None:
     places = ["--out", str(tmp_path / "runs"), "--results", str(tmp_path / "results")]
     exploding = [*SHORT, "--training.learning_rate=1e30"]
     assert main([*WORDS, *places, *exploding, "--training.steps=6"]) == 0
@@ -49,15 +49,15 @@ def test_a_diverged_training_is_a_result(tmp_path: Path) -> None:
     assert "diverged" in (tmp_path / "results/RESULTS.md").read_text()
 
 
-def test_every_run_of_the_list_loads() -> None:
-    """Only one seed of each: the seed changes nothing else."""
-    every = choose("all", seeds=[1])
+def test_every_run_of_list_loads() -> None:
+    """One seed of each run is enough: seeds differ in nothing else."""
+    every = select_runs("all", seeds=[1])
     assert len(every) > 250
     assert all(run.config().name == run.name for run in every)
 
 
-def test_table1_has_five_systems_three_seeds_and_two_data_sets() -> None:
-    assert len(choose("table1")) == 30
+def test_table1_has_thirty_runs() -> None:
+    assert len(select_runs("table1")) == 30
 
 
 @pytest.mark.parametrize(
@@ -69,6 +69,6 @@ def test_table1_has_five_systems_three_seeds_and_two_data_sets() -> None:
         ({"table": "table1", "settings": ["--training.seed=7"]}, "--seeds"),
     ],
 )
-def test_a_wrong_choice_is_refused(chosen: dict[str, Any], fact: str) -> None:
+def test_wrong_selection_raises(chosen: dict[str, Any], fact: str) -> None:
     with pytest.raises(ArcvqError, match=fact):
-        choose(**chosen)
+        select_runs(**chosen)

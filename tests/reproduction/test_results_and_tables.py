@@ -1,4 +1,4 @@
-"""Results read back, and the documents that carry their numbers."""
+"""Reading results, and the documents with their numbers."""
 
 import csv
 import io
@@ -12,10 +12,10 @@ import pytest
 
 from arcvq.errors import ArcvqError
 from reproduction.__main__ import main
-from reproduction.documents import between_markers, with_header
-from reproduction.results import Mean, Results, mean, mean_of
+from reproduction.documents import replace_between_markers, replace_measured_line
+from reproduction.results import Mean, Results, mean_metric, mean_of
 from reproduction.rows import csv_text
-from reproduction.tables import cells, print_beside_ours
+from reproduction.tables import paper_beside_ours, seed_and_mean_cells
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results"
@@ -23,7 +23,7 @@ RESULTS = ROOT / "results"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Three seeds of one run."""
+    """A results folder with three seeds of one run."""
     for seed in (1, 2, 3):
         name = f"vq-vae-bf16-seed{seed}.json"
         (tmp_path / "cifar10").mkdir(exist_ok=True)
@@ -32,6 +32,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def change(folder: Path, seed: int, **parts: Any) -> None:
+    """Replace parts of a result file."""
     path = folder / f"cifar10/vq-vae-bf16-seed{seed}.json"
     document = json.loads(path.read_text())
     for key, part in parts.items():
@@ -39,7 +40,7 @@ def change(folder: Path, seed: int, **parts: Any) -> None:
     path.write_text(json.dumps(document))
 
 
-def test_all_documents_are_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
+def test_documents_are_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tables", "--check", "--results", str(RESULTS)]) == 0, capsys.readouterr().out
 
 
@@ -49,7 +50,7 @@ def test_every_result_is_a_row() -> None:
     assert found == {f"{path.parent.name}/{path.stem}" for path in RESULTS.glob("*/*.json")}
 
 
-def test_the_page_of_results_is_short_and_its_prose_has_no_number_of_its_own() -> None:
+def test_results_page_is_short_and_prose_numbers_are_in_tables() -> None:
     page = (ROOT / "RESULTS.md").read_text()
     assert len(page.splitlines()) <= 350
     written = re.findall(r"<!-- (\S+):begin -->(.*?)<!-- \1:end -->", page, re.S)
@@ -60,35 +61,35 @@ def test_the_page_of_results_is_short_and_its_prose_has_no_number_of_its_own() -
     assert not [number for number in numbers if not re.search(rf"(?<![\d.]){re.escape(number)}(?!\d)", tables)]
 
 
-def test_a_mean_has_the_sample_deviation() -> None:
+def test_mean_has_sample_deviation() -> None:
     assert mean_of([1.0, 3.0]) == Mean(2.0, pytest.approx(2**0.5), 2)
     assert mean_of([1.0]) == Mean(1.0, None, 1)
     assert mean_of([]) is None
 
 
 def test_seeds_are_averaged(folder: Path) -> None:
-    found = mean(Results(folder).get("cifar10", "vq-vae"), "exact", "psnr")
+    found = mean_metric(Results(folder).get("cifar10", "vq-vae"), "exact", "psnr")
     files = [json.loads(path.read_text()) for path in folder.glob("*/*.json")]
     values = [document["protocols"]["exact"]["metrics"]["psnr"] for document in files]
     assert found is not None
     assert (found.value, found.seeds) == (pytest.approx(sum(values) / 3), 3)
 
 
-def test_seeds_of_other_settings_are_refused(folder: Path) -> None:
+def test_seeds_of_different_settings_raise(folder: Path) -> None:
     config = json.loads((folder / "cifar10/vq-vae-bf16-seed1.json").read_text())["config"]
     change(folder, 2, config={"training": {**config["training"], "seed": 2, "learning_rate": 0.5}})
     with pytest.raises(ArcvqError, match=r"training\.learning_rate"):
         Results(folder)
 
 
-def test_how_a_training_was_computed_is_no_other_setting(folder: Path) -> None:
+def test_compute_settings_do_not_matter(folder: Path) -> None:
     config = json.loads((folder / "cifar10/vq-vae-bf16-seed2.json").read_text())["config"]
     change(folder, 2, config={"training": {**config["training"], "compile": False, "checkpoints": 3}})
     seeds = Results(folder).get("cifar10", "vq-vae")
     assert len({seed.config_hash for seed in seeds}) == 1
 
 
-def test_precisions_are_never_mixed(folder: Path) -> None:
+def test_precisions_are_not_mixed(folder: Path) -> None:
     config = json.loads((folder / "cifar10/vq-vae-bf16-seed2.json").read_text())["config"]
     change(folder, 2, config={"training": {**config["training"], "precision": "fp32"}}, name="vq-vae")
     path = folder / "cifar10/vq-vae-bf16-seed2.json"
@@ -97,49 +98,49 @@ def test_precisions_are_never_mixed(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", '{"name": "a", "seed": 1}', "no JSON"])
-def test_a_file_that_is_no_result_is_named(folder: Path, text: str) -> None:
+def test_wrong_result_file_raises_with_name(folder: Path, text: str) -> None:
     (folder / "cifar10/a-seed1.json").write_text(text)
     with pytest.raises(ArcvqError, match=r"a-seed1\.json"):
         Results(folder)
 
 
-def test_a_copy_of_a_result_is_no_further_seed(folder: Path) -> None:
+def test_renamed_copy_of_result_raises(folder: Path) -> None:
     shutil.copy(folder / "cifar10/vq-vae-bf16-seed1.json", folder / "cifar10/vq-vae-bf16-seed4.json")
     with pytest.raises(ArcvqError, match="seed4"):
         Results(folder)
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_results_folder_raises(tmp_path: Path) -> None:
     with pytest.raises(ArcvqError, match="nowhere"):
         Results(tmp_path / "nowhere")
 
 
-def test_a_first_revision_is_marked(folder: Path) -> None:
+def test_old_protocol_revision_is_marked(folder: Path) -> None:
     for seed in (1, 2, 3):
         document = json.loads((folder / f"cifar10/vq-vae-bf16-seed{seed}.json").read_text())
         protocols = document["protocols"]
         change(folder, seed, protocols={"paper": {**protocols["paper"], "protocol_hash": "of the first"}})
     table = {"metrics": ["psnr"], "labels": {"vq-vae": "VQ-VAE"}, "runs": ["vq-vae"], "data": ["cifar10"]}
-    lines = print_beside_ours(table, Results(folder))
+    lines = paper_beside_ours(table, Results(folder))
     assert any(line.startswith("| cifar10 | VQ-VAE | print | – | 23.32 |") for line in lines)
     assert any("| paper¹ |" in line for line in lines)
     assert any("| exact |" in line for line in lines)
 
 
-def test_a_diverged_seed_is_counted_and_not_averaged(folder: Path) -> None:
+def test_diverged_seed_is_counted_and_not_averaged(folder: Path) -> None:
     change(folder, 3, diverged="the loss is nan")
     path = folder / "cifar10/vq-vae-bf16-seed3.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"protocols": {}}))
-    assert cells(Results(folder).get("cifar10", "vq-vae"), "exact", ["psnr"])[0] == "2 (1 diverged)"
+    assert seed_and_mean_cells(Results(folder).get("cifar10", "vq-vae"), "exact", ["psnr"])[0] == "2 (1 diverged)"
 
 
-def test_text_outside_the_markers_is_kept() -> None:
+def test_text_outside_markers_is_kept() -> None:
     text = "before\n<!-- a:begin -->\nold\n<!-- a:end -->\nafter\n"
-    assert between_markers(Path("p"), text, "a", ["new"]) == text.replace("old", "new")
+    assert replace_between_markers(Path("p"), text, "a", ["new"]) == text.replace("old", "new")
     with pytest.raises(ArcvqError, match="b:begin"):
-        between_markers(Path("p"), text, "b", ["new"])
+        replace_between_markers(Path("p"), text, "b", ["new"])
 
 
-def test_a_preset_s_header_ends_with_the_measured_line() -> None:
+def test_preset_header_ends_with_measured_line() -> None:
     text = "# About.\n# Measured: old\nsystem: vq-vae\n"
-    assert with_header(text, "# Measured: new") == text.replace("old", "new")
+    assert replace_measured_line(text, "# Measured: new") == text.replace("old", "new")
