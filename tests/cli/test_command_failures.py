@@ -152,7 +152,7 @@ def test_missing_or_wrong_model_is_named(
     assert f"{missing}: no such run or model" in refused(command, missing, *rest[command])
     assert "holds no tokenizer" in refused(command, images, *rest[command])
     assert "is a file" in refused(command, tokens, *rest[command])
-    assert "could not be had from the Hub" in refused(command, "someone/nothing", *rest[command])
+    assert "could not be downloaded from the Hub" in refused(command, "someone/nothing", *rest[command])
 
 
 def test_damaged_model_is_named(refused: Callable[..., str], trained_run: Path, tmp_path: Path, images: Path) -> None:

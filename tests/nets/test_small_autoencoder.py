@@ -78,7 +78,7 @@ def test_an_impossible_configuration_is_refused(options: dict[str, int], message
 
 
 def test_a_quantizer_of_another_width_and_images_without_channels_are_refused() -> None:
-    with pytest.raises(ArcvqError, match="takes latents 32 wide but the autoencoder makes them 64 wide"):
+    with pytest.raises(ArcvqError, match="takes latents of width 32, but the autoencoder makes latents of width 64"):
         Tokenizer(SmallAutoencoder(1, SmallConfig()), VQ(32, 8))
     with pytest.raises(ArcvqError, match="channels must be at least 1, got 0"):
         Tokenizer(SmallAutoencoder(0, SmallConfig()), VQ(64, 8))

@@ -1,4 +1,4 @@
-"""Image files → token files → image files."""
+"""Encoding image files to token files, and decoding them."""
 
 import io
 import pickle
@@ -19,7 +19,7 @@ from arcvq.tokenizers.files import (
     Tokens,
     decode_tokens,
     encode_files,
-    image_paths,
+    find_images,
     output_paths,
     reconstruct_files,
     safe_path,
@@ -50,7 +50,7 @@ def error_of(call: Any, *arguments: Any) -> str:
     return message
 
 
-def test_tokens_on_disk_are_the_tokens_and_their_names(tmp_path: Path) -> None:
+def test_saved_tokens_load_unchanged(tmp_path: Path) -> None:
     tokens = Tokens(torch.randint(0, 512, (3, 7, 7)), ["a", "größer", "b c"], "0123456789abcdef")
     tokens.save(tmp_path / "tokens.npz")
     loaded = Tokens.load(tmp_path / "tokens.npz")
@@ -61,9 +61,7 @@ def test_tokens_on_disk_are_the_tokens_and_their_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("largest", "dtype"), [(511, np.uint16), (2**16 - 1, np.uint16), (2**16, np.uint32)])
-def test_tokens_take_the_smallest_whole_numbers_that_hold_them(
-    tmp_path: Path, largest: int, dtype: type[np.integer[Any]]
-) -> None:
+def test_tokens_are_saved_in_smallest_integer_type(tmp_path: Path, largest: int, dtype: type[np.integer[Any]]) -> None:
     tokens = torch.tensor([[[0, largest]]])
     Tokens(tokens, ["a"]).save(tmp_path / "tokens.npz")
     with np.load(tmp_path / "tokens.npz", allow_pickle=False) as archive:
@@ -71,7 +69,7 @@ def test_tokens_take_the_smallest_whole_numbers_that_hold_them(
     assert torch.equal(Tokens.load(tmp_path / "tokens.npz").tokens, tokens)
 
 
-def test_a_file_without_names_is_numbered(tmp_path: Path) -> None:
+def test_token_file_without_names_is_numbered(tmp_path: Path) -> None:
     np.savez(tmp_path / "tokens.npz", tokens=np.zeros((2, 7, 7), dtype=np.int16))
     assert Tokens.load(tmp_path / "tokens.npz").names == ["000000", "000001"]
 
@@ -80,7 +78,7 @@ def test_a_file_without_names_is_numbered(tmp_path: Path) -> None:
     ("arrays", "message"),
     [
         ({"codes": np.zeros((1, 7, 7), int)}, "holds no array called tokens"),
-        ({"tokens": np.zeros((1, 7, 7))}, "tokens must be whole numbers, got float64"),
+        ({"tokens": np.zeros((1, 7, 7))}, "tokens must be integers, got float64"),
         ({"tokens": np.zeros((7, 7), int)}, "expected tokens (n, h, w), got shape (7, 7)"),
         ({"tokens": np.zeros((0, 7, 7), int)}, "expected tokens (n, h, w), got shape (0, 7, 7)"),
         ({"tokens": np.zeros((1, 0, 7), int)}, "expected tokens (n, h, w), got shape (1, 0, 7)"),
@@ -88,22 +86,20 @@ def test_a_file_without_names_is_numbered(tmp_path: Path) -> None:
         ({"tokens": np.zeros((2, 7, 7), int), "names": np.array("a")}, "has 2 token grids but 1 names"),
     ],
 )
-def test_an_archive_of_something_else_is_refused_in_one_line(
-    tmp_path: Path, arrays: dict[str, Any], message: str
-) -> None:
+def test_wrong_arrays_are_refused_in_one_line(tmp_path: Path, arrays: dict[str, Any], message: str) -> None:
     path = tmp_path / "tokens.npz"
     np.savez(path, **arrays)
     assert error_of(Tokens.load, path).startswith(f"{path}: {message}")
 
 
-@pytest.mark.parametrize("content", [b"", b"text", b"PK\x03\x04 torn"])
-def test_a_damaged_archive_is_refused_in_one_line(tmp_path: Path, content: bytes) -> None:
+@pytest.mark.parametrize("content", [b"", b"text", b"PK\x03\x04 truncated"])
+def test_damaged_token_file_is_refused_in_one_line(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "tokens.npz"
     path.write_bytes(content)
     assert error_of(Tokens.load, path).startswith(f"{path}: not a readable .npz token file")
 
 
-def test_a_torn_archive_a_folder_and_nothing_are_refused_in_one_line(tmp_path: Path) -> None:
+def test_truncated_missing_and_folder_token_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "tokens.npz"
     Tokens(torch.zeros(1, 7, 7, dtype=torch.int64), ["a"]).save(path)
     path.write_bytes(path.read_bytes()[:-30])
@@ -113,7 +109,7 @@ def test_a_torn_archive_a_folder_and_nothing_are_refused_in_one_line(tmp_path: P
 
 
 def forge_size(path: Path, size: int) -> None:
-    """Let the archive's directory say that each file in it is `size` bytes when unpacked."""
+    """Change the unpacked size of each file in the archive's directory to `size`."""
     content = bytearray(path.read_bytes())
     at = content.find(b"PK\x01\x02")
     while at >= 0:
@@ -122,7 +118,7 @@ def forge_size(path: Path, size: int) -> None:
     path.write_bytes(content)
 
 
-def test_an_archive_that_inflates_to_gigabytes_is_refused_by_its_size(tmp_path: Path) -> None:
+def test_token_file_of_gigabytes_unpacked_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "tokens.npz"
     np.savez_compressed(path, tokens=np.zeros((1, 7, 7), np.uint16))
     forge_size(path, 3 << 30)
@@ -130,9 +126,7 @@ def test_an_archive_that_inflates_to_gigabytes_is_refused_by_its_size(tmp_path: 
 
 
 @pytest.mark.parametrize("shape", [(1, 2**15, 2**15), (1, 2**40, 2**20)])
-def test_an_archive_that_lies_about_its_size_is_refused_and_not_unpacked(
-    tmp_path: Path, shape: tuple[int, ...]
-) -> None:
+def test_token_file_with_false_size_is_refused(tmp_path: Path, shape: tuple[int, ...]) -> None:
     path, header = tmp_path / "tokens.npz", io.BytesIO()
     np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": shape})
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -142,25 +136,25 @@ def test_an_archive_that_lies_about_its_size_is_refused_and_not_unpacked(
 
 
 class Executes:
-    """An object whose unpickling makes a file."""
+    """Its unpickling creates a file."""
 
-    def __init__(self, proof: Path) -> None:
-        self.proof = proof
+    def __init__(self, executed: Path) -> None:
+        self.executed = executed
 
     def __reduce__(self) -> Any:
-        return Path.touch, (self.proof,)
+        return Path.touch, (self.executed,)
 
 
-def test_a_pickle_is_refused_and_never_unpickled(tmp_path: Path) -> None:
-    path, proof = tmp_path / "tokens.npz", tmp_path / "executed"
-    np.savez(path, tokens=np.array([Executes(proof)], dtype=object))
+def test_pickled_token_file_is_refused_and_never_unpickled(tmp_path: Path) -> None:
+    path, executed = tmp_path / "tokens.npz", tmp_path / "executed"
+    np.savez(path, tokens=np.array([Executes(executed)], dtype=object))
     assert "not a readable .npz token file" in error_of(Tokens.load, path)
-    path.write_bytes(pickle.dumps(Executes(proof)))
+    path.write_bytes(pickle.dumps(Executes(executed)))
     assert "not a readable .npz token file" in error_of(Tokens.load, path)
-    assert not proof.exists()
+    assert not executed.exists()
 
 
-def test_decoded_token_files_are_the_reconstructions(folder: Path, tmp_path: Path) -> None:
+def test_decoded_token_files_equal_reconstructions(folder: Path, tmp_path: Path) -> None:
     tokenizer = make_tokenizer()
     encode_files(tokenizer, [folder]).save(tmp_path / "tokens.npz")
     tokens = Tokens.load(tmp_path / "tokens.npz")
@@ -181,11 +175,11 @@ def test_tokens_of_another_codebook_are_refused(folder: Path, tmp_path: Path) ->
     assert "made with another codebook" in error_of(decode_tokens, other, loaded, tmp_path / "out")
     assert not (tmp_path / "out").exists()
     assert len(decode_tokens(made_by, loaded, tmp_path / "out")) == 12
-    # A file that does not say is taken at its word.
+    # Without a fingerprint, any tokenizer decodes the tokens.
     assert len(decode_tokens(other, Tokens(loaded.tokens, loaded.names), tmp_path / "out")) == 12
 
 
-def test_a_token_out_of_range_in_the_last_batch_leaves_nothing_written(tmp_path: Path) -> None:
+def test_token_out_of_range_writes_no_image(tmp_path: Path) -> None:
     tokens = torch.zeros(5, 7, 7, dtype=torch.int64)
     tokens[4, 3, 3] = 32
     message = error_of(lambda: decode_tokens(make_tokenizer(), Tokens(tokens, list("abcde")), tmp_path, batch_size=2))
@@ -193,14 +187,14 @@ def test_a_token_out_of_range_in_the_last_batch_leaves_nothing_written(tmp_path:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_many_images_go_in_several_batches(folder: Path) -> None:
+def test_many_images_are_encoded_in_batches(folder: Path) -> None:
     tokenizer = make_tokenizer()
     once, often = encode_files(tokenizer, [folder]), encode_files(tokenizer, [folder] * 6)
     assert torch.equal(often.tokens, once.tokens.repeat(6, 1, 1))
     assert len(set(often.names)) == 72
 
 
-def test_the_size_of_a_batch_and_the_precision_reach_the_tokenizer(folder: Path, tmp_path: Path) -> None:
+def test_batch_size_and_precision_reach_tokenizer(folder: Path, tmp_path: Path) -> None:
     tokenizer = make_tokenizer()
     seen: list[tuple[int, bool]] = []
     for part in (tokenizer.autoencoder.encoder, tokenizer.autoencoder.decoder):
@@ -213,7 +207,7 @@ def test_the_size_of_a_batch_and_the_precision_reach_the_tokenizer(folder: Path,
     assert "unknown precision" in error_of(lambda: encode_files(tokenizer, ["none.png"], precision="fp8"))
 
 
-def test_reading_keeps_to_one_batch_ahead_and_each_is_written_when_it_is_done(
+def test_files_are_read_one_batch_ahead_and_written_per_batch(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[Path] = []
@@ -232,21 +226,21 @@ def test_reading_keeps_to_one_batch_ahead_and_each_is_written_when_it_is_done(
     assert seen == [(done, 12, True, done) for done in (3, 6, 9, 12)]
 
 
-def test_progress_of_encoding_and_decoding_ends_at_the_number_of_images(folder: Path, tmp_path: Path) -> None:
+def test_progress_counts_images(folder: Path, tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
-    how: dict[str, Any] = {"batch_size": 5, "progress": lambda *counts: seen.append(counts)}
-    tokens = encode_files(make_tokenizer(), [folder], **how)
-    decode_tokens(make_tokenizer(), tokens, tmp_path / "out", **how)
+    options: dict[str, Any] = {"batch_size": 5, "progress": lambda *counts: seen.append(counts)}
+    tokens = encode_files(make_tokenizer(), [folder], **options)
+    decode_tokens(make_tokenizer(), tokens, tmp_path / "out", **options)
     assert seen == 2 * [(5, 12), (10, 12), (12, 12)]
 
 
-def test_an_unreadable_image_is_an_error_that_names_it_and_what_was_done_stays(folder: Path, tmp_path: Path) -> None:
+def test_unreadable_image_error_names_it_and_keeps_written_images(folder: Path, tmp_path: Path) -> None:
     (folder / "image-07.png").write_bytes(b"no image")
     (folder / "image-11.png").write_bytes(b"no image")
-    how: dict[str, Any] = {"batch_size": 3}
+    options: dict[str, Any] = {"batch_size": 3}
     for call in (
-        lambda: encode_files(make_tokenizer(), [folder], **how),
-        lambda: reconstruct_files(make_tokenizer(), [folder], tmp_path / "out", **how),
+        lambda: encode_files(make_tokenizer(), [folder], **options),
+        lambda: reconstruct_files(make_tokenizer(), [folder], tmp_path / "out", **options),
     ):
         message = error_of(call)
         assert "image-07.png (not an image)" in message
@@ -254,7 +248,7 @@ def test_an_unreadable_image_is_an_error_that_names_it_and_what_was_done_stays(f
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [f"image-{i:02d}.png" for i in range(6)]
 
 
-def test_unreadable_images_are_left_out_and_noted_with_the_reason(folder: Path, tmp_path: Path) -> None:
+def test_skipped_images_are_listed_with_reason(folder: Path, tmp_path: Path) -> None:
     whole = encode_files(make_tokenizer(), [folder])
     bad = [3, 4, 5, 11]
     for i in bad:
@@ -269,7 +263,7 @@ def test_unreadable_images_are_left_out_and_noted_with_the_reason(folder: Path, 
     assert [path.name for path in written] == tokens.names
 
 
-def test_a_folder_without_a_readable_image_is_an_error(tmp_path: Path) -> None:
+def test_folder_without_readable_image_is_an_error(tmp_path: Path) -> None:
     for name in ("a.png", "b.png"):
         (tmp_path / name).write_bytes(b"no image")
     message = error_of(lambda: encode_files(make_tokenizer(), [tmp_path], batch_size=1, skipped={}))
@@ -277,21 +271,21 @@ def test_a_folder_without_a_readable_image_is_an_error(tmp_path: Path) -> None:
     assert "a.png (not an image)" in message
 
 
-def test_images_come_at_the_tokenizers_size_and_channels(tmp_path: Path) -> None:
+def test_images_are_converted_to_tokenizer_size_and_channels(tmp_path: Path) -> None:
     Image.new("RGB", (90, 60), (200, 30, 30)).save(tmp_path / "photo.jpg")
     assert encode_files(make_tokenizer(), [tmp_path / "photo.jpg"]).tokens.shape == (1, 7, 7)
     (made,) = reconstruct_files(make_tokenizer(3), [tmp_path / "photo.jpg"], tmp_path / "out")
     assert (Image.open(made).mode, Image.open(made).size) == ("RGB", (28, 28))
 
 
-def test_images_are_fitted_to_a_tokenizers_size_that_is_not_square(tmp_path: Path) -> None:
+def test_images_are_fitted_to_non_square_size(tmp_path: Path) -> None:
     Image.new("L", (90, 60)).save(tmp_path / "photo.png")
     Image.new("L", (64, 32)).save(tmp_path / "wide.png")
     tokens = encode_files(make_tokenizer(image_size=(32, 64)), [tmp_path / "photo.png", tmp_path / "wide.png"])
     assert tokens.tokens.shape == (2, 8, 16)
 
 
-def test_a_tokenizer_without_a_size_takes_images_as_they_are(tmp_path: Path) -> None:
+def test_tokenizer_without_image_size_keeps_image_sizes(tmp_path: Path) -> None:
     Image.new("L", (64, 32)).save(tmp_path / "wide.png")
     tokenizer = make_tokenizer(image_size=None)
     assert encode_files(tokenizer, [tmp_path / "wide.png"]).tokens.shape == (1, 8, 16)
@@ -300,19 +294,19 @@ def test_a_tokenizer_without_a_size_takes_images_as_they_are(tmp_path: Path) -> 
     assert "the images differ in size" in error_of(encode_files, tokenizer, paths)
 
 
-def test_folders_give_their_images_in_order_and_files_come_as_given(folder: Path, tmp_path: Path) -> None:
+def test_find_images_lists_files_and_sorted_folders(folder: Path, tmp_path: Path) -> None:
     (folder / "deeper").mkdir()
     (folder / "image-00.png").rename(folder / "deeper" / "Z.PNG")
     (folder / "notes.txt").write_text("no image")
-    found = image_paths([folder / "image-05.png", folder])
+    found = find_images([folder / "image-05.png", folder])
     assert list(found)[:3] == ["image-05.png", "deeper/Z.PNG", "image-01.png"]
     assert list(found.values())[:2] == [folder / "image-05.png", folder / "deeper" / "Z.PNG"]
     assert len(found) == 13
 
 
-def test_missing_images_and_folders_without_any_are_named(tmp_path: Path) -> None:
-    assert error_of(image_paths, [tmp_path / "none.png"]) == f"{tmp_path / 'none.png'}: no such image"
-    assert error_of(image_paths, [tmp_path]).startswith(f"no images in {tmp_path}; expected files ending in .bmp")
+def test_missing_images_and_empty_folders_are_named(tmp_path: Path) -> None:
+    assert error_of(find_images, [tmp_path / "none.png"]) == f"{tmp_path / 'none.png'}: no such image"
+    assert error_of(find_images, [tmp_path]).startswith(f"no images in {tmp_path}; expected files ending in .bmp")
 
 
 @pytest.mark.parametrize(
@@ -325,7 +319,7 @@ def test_missing_images_and_folders_without_any_are_named(tmp_path: Path) -> Non
         (["x/a.png", "x/a.png"], ["x/a.png", "x/a-2.png"]),
     ],
 )
-def test_names_stay_apart(names: list[str], unique: list[str]) -> None:
+def test_unique_names_numbers_duplicates(names: list[str], unique: list[str]) -> None:
     assert unique_names(names) == unique
 
 
@@ -351,11 +345,11 @@ def test_numbering_many_equal_names_takes_linear_time() -> None:
         ("nul\0and\nline", "nul_and_line.png"),
     ],
 )
-def test_a_name_from_a_token_file_cannot_lead_out_of_the_folder(name: str, safe: str) -> None:
+def test_safe_path_stays_inside_folder(name: str, safe: str) -> None:
     assert safe_path(name) == safe
 
 
-def test_names_that_fall_together_get_files_of_their_own(tmp_path: Path) -> None:
+def test_equal_safe_names_get_own_files(tmp_path: Path) -> None:
     tokens = torch.arange(3).view(3, 1, 1).expand(3, 7, 7)
     paths = decode_tokens(make_tokenizer(), Tokens(tokens, ["a/b", "a_b", "../a_b"]), tmp_path / "out", batch_size=1)
     assert paths == [tmp_path / "out" / name for name in ("a/b.png", "a_b.png", "a_b-2.png")]
@@ -363,6 +357,6 @@ def test_names_that_fall_together_get_files_of_their_own(tmp_path: Path) -> None
     assert len({path.read_bytes() for path in paths}) == 3
 
 
-def test_a_folder_that_cannot_be_made_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_output_folder_below_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert f"{tmp_path / 'file'}: is a file" in error_of(output_paths, tmp_path / "file" / "out", ["a"])

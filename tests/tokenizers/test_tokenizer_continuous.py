@@ -1,4 +1,4 @@
-"""A model without tokens: it reconstructs, and says in one line what it cannot do; nothing around it falls over."""
+"""Tokenizers without codes: they reconstruct, refuse tokens in one line, and work with every command."""
 
 import json
 from collections.abc import Callable
@@ -25,7 +25,7 @@ def run(
     return folder
 
 
-def test_it_reconstructs_the_same_every_time_and_after_loading(run: Path, sample_pixels: torch.Tensor) -> None:
+def test_reconstruction_is_deterministic_and_survives_loading(run: Path, sample_pixels: torch.Tensor) -> None:
     tokenizer, images = Tokenizer.from_pretrained(run), to_unit(sample_pixels)
     copies = tokenizer.reconstruct(images)
     assert copies.shape == images.shape
@@ -34,7 +34,7 @@ def test_it_reconstructs_the_same_every_time_and_after_loading(run: Path, sample
     torch.testing.assert_close(tokenizer.decode_latents(tokenizer.latents(images)), copies)
 
 
-def test_it_reconstructs_in_batches_and_in_half_precision(run: Path, sample_pixels: torch.Tensor) -> None:
+def test_reconstruct_works_in_batches_and_half_precision(run: Path, sample_pixels: torch.Tensor) -> None:
     tokenizer, images = Tokenizer.from_pretrained(run), to_unit(sample_pixels)
     copies = tokenizer.reconstruct(images)
     torch.testing.assert_close(tokenizer.reconstruct(images, batch_size=5), copies)
@@ -43,7 +43,7 @@ def test_it_reconstructs_in_batches_and_in_half_precision(run: Path, sample_pixe
     assert 0 < (half - copies).abs().mean() < 0.05
 
 
-def test_it_refuses_to_encode_and_to_decode(run: Path, sample_pixels: torch.Tensor) -> None:
+def test_encode_and_decode_are_refused(run: Path, sample_pixels: torch.Tensor) -> None:
     tokenizer = Tokenizer.from_pretrained(run)
     for work in (
         lambda: tokenizer.encode(to_unit(sample_pixels)),
@@ -53,7 +53,7 @@ def test_it_refuses_to_encode_and_to_decode(run: Path, sample_pixels: torch.Tens
             work()
 
 
-def test_what_it_logs_has_a_rate_and_no_usage(run: Path) -> None:
+def test_logged_metrics_have_rate_but_no_usage(run: Path) -> None:
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     trained = [line for line in lines if line["kind"] == "train"]
     evaluated = [line for line in lines if line["kind"] == "eval"]
@@ -62,7 +62,7 @@ def test_what_it_logs_has_a_rate_and_no_usage(run: Path) -> None:
     assert not list((run / "codebooks").glob("*"))
 
 
-def test_measuring_it_says_why_the_codebooks_numbers_are_missing(run: Path) -> None:
+def test_measure_gives_reasons_for_missing_codebook_metrics(run: Path) -> None:
     evaluation = measure(
         run, metrics=["psnr", "usage", "perplexity", "bits_per_image", "geometry"], limit=20
     ).evaluations[0]
@@ -73,19 +73,19 @@ def test_measuring_it_says_why_the_codebooks_numbers_are_missing(run: Path) -> N
     }
 
 
-def test_its_rate_is_the_divergence_of_an_image_s_latents(run: Path) -> None:
+def test_rate_is_divergence_of_image_latents(run: Path) -> None:
     measured = measure(run, metrics=["bits_per_image"], limit=20)
     assert set(measure(run, metrics=["psnr"], limit=20).evaluations[0].metrics) == {"psnr"}
     tokenizer: Any = measured.tokenizer.eval()
     with torch.no_grad():  # by hand: one posterior for all of an image's positions
         latents = tokenizer.autoencoder.encoder(to_unit(measured.images.gather(torch.arange(20))))
         parameters = tokenizer.quantizer.to_posterior(latents.movedim(1, -1).reshape(20, -1))
-        _, divergence = tokenizer.quantizer.posterior(parameters, draw=False)
+        _, divergence = tokenizer.quantizer.posterior(parameters, sample=False)
     assert divergence.shape == (20,)
     assert measured.evaluations[0].metrics["rate"] == pytest.approx(divergence.mean().item(), rel=1e-4)
 
 
-def test_the_rate_of_a_vector_for_each_position_is_their_sum() -> None:
+def test_rate_sums_over_positions() -> None:
     tokenizer: Any = load_config("sample/vae", ["--quantizer.positions=1"]).build_tokenizer(1, (28, 28), 10).eval()
     images = torch.rand(3, 1, 28, 28) * 2 - 1
     reconstruct = Reconstructor(tokenizer)
@@ -97,13 +97,13 @@ def test_the_rate_of_a_vector_for_each_position_is_their_sum() -> None:
     assert reconstruct.metrics["rate"] == pytest.approx(expected, rel=1e-4)
 
 
-def test_its_history_has_evaluations_and_no_codebooks(run: Path) -> None:
+def test_run_history_has_no_codebook_snapshots(run: Path) -> None:
     history = RunHistory.load(run)
     assert history.evaluations[-1]["psnr"] > 0
     assert history.snapshots == ()
 
 
-def test_its_card_names_the_recipe_and_speaks_of_no_tokens(run: Path) -> None:
+def test_model_card_mentions_no_tokens(run: Path) -> None:
     card = (run / "model" / "README.md").read_text()
     assert "| recipe | " in card
     assert "no codes" in card
@@ -112,7 +112,7 @@ def test_its_card_names_the_recipe_and_speaks_of_no_tokens(run: Path) -> None:
     assert "bits per image" not in card
 
 
-def test_the_commands_work_or_end_in_one_line(
+def test_commands_work_or_fail_in_one_line(
     run: Path, sample_pixels: torch.Tensor, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     image = tmp_path / "image.png"
@@ -125,5 +125,5 @@ def test_the_commands_work_or_end_in_one_line(
     assert not (tmp_path / "tokens.npz").exists()
 
 
-def test_a_dry_run_counts_no_tokens(tiny_system: Callable[..., Any]) -> None:
+def test_dry_run_counts_no_tokens(tiny_system: Callable[..., Any]) -> None:
     assert dry_run(tiny_system("vae")).facts["tokens"] == "0 per image"

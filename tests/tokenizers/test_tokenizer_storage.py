@@ -1,4 +1,4 @@
-"""Saved tokenizers: what is saved loads as it was, and what is not one is refused in one line."""
+"""Saved tokenizers load unchanged, and wrong or damaged files are refused in one line."""
 
 import json
 import shutil
@@ -38,12 +38,12 @@ def error_of(source: str | Path) -> str:
     return message
 
 
-def edit(saved: Path, **changes: Any) -> None:
+def edit_config(saved: Path, **changes: Any) -> None:
     config = json.loads((saved / "config.json").read_text())
     (saved / "config.json").write_text(json.dumps({**config, **changes}))
 
 
-def test_a_saved_tokenizer_loads_to_the_same_tokens_and_images(saved: Path, sample_pixels: Tensor) -> None:
+def test_loaded_tokenizer_gives_same_tokens_and_images(saved: Path, sample_pixels: Tensor) -> None:
     before, after = make_tokenizer(), Tokenizer.from_pretrained(saved)
     images = to_unit(sample_pixels)
     assert torch.equal(after.encode(images), before.encode(images))
@@ -67,7 +67,7 @@ def test_a_saved_tokenizer_loads_to_the_same_tokens_and_images(saved: Path, samp
         LFQ(8, 64),
     ],
 )
-def test_every_option_of_the_quantizer_travels(quantizer: Quantizer, tmp_path: Path, sample_pixels: Tensor) -> None:
+def test_quantizer_options_and_state_are_saved(quantizer: Quantizer, tmp_path: Path, sample_pixels: Tensor) -> None:
     with torch.no_grad():
         quantizer.step.fill_(17)
     tokenizer = Tokenizer(SmallAutoencoder(1, SMALL), quantizer).eval()
@@ -82,7 +82,7 @@ def test_every_option_of_the_quantizer_travels(quantizer: Quantizer, tmp_path: P
     assert torch.equal(loaded.encode(images), tokenizer.encode(images))
 
 
-def test_a_folder_holds_a_configuration_the_weights_and_a_card(saved: Path) -> None:
+def test_saved_folder_has_config_weights_and_card(saved: Path) -> None:
     assert sorted(path.name for path in saved.iterdir()) == ["README.md", "config.json", "model.safetensors"]
     assert sorted(path.name for path in saved.parent.iterdir()) == ["model"]
     config = json.loads((saved / "config.json").read_text())
@@ -95,13 +95,13 @@ def test_a_folder_holds_a_configuration_the_weights_and_a_card(saved: Path) -> N
     assert "| bits per image | 245 |" in card
 
 
-def test_notes_become_rows_of_the_card(tmp_path: Path) -> None:
+def test_notes_are_rows_of_model_card(tmp_path: Path) -> None:
     make_tokenizer().save_pretrained(tmp_path / "model", notes={"data": "sample", "steps": 400})
     card = (tmp_path / "model" / "README.md").read_text()
     assert "| data | sample |\n| steps | 400 |" in card
 
 
-def test_saving_over_a_saved_tokenizer_replaces_it(saved: Path) -> None:
+def test_save_replaces_older_save(saved: Path) -> None:
     other = Tokenizer(SmallAutoencoder(3, SMALL), VQ(8, 16))
     other.save_pretrained(saved)
     assert sorted(path.name for path in saved.iterdir()) == ["README.md", "config.json", "model.safetensors"]
@@ -109,7 +109,7 @@ def test_saving_over_a_saved_tokenizer_replaces_it(saved: Path) -> None:
     assert sorted(path.name for path in saved.parent.iterdir()) == ["model"]
 
 
-def test_a_quantizer_that_would_be_loaded_as_another_class_is_not_saved(tmp_path: Path) -> None:
+def test_unregistered_quantizer_class_is_not_saved(tmp_path: Path) -> None:
     class Mine(VQ):
         pass
 
@@ -118,15 +118,15 @@ def test_a_quantizer_that_would_be_loaded_as_another_class_is_not_saved(tmp_path
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_with_other_things_is_not_taken_over(saved: Path) -> None:
+def test_save_refuses_folder_with_other_files(saved: Path) -> None:
     (saved / "precious.txt").write_text("mine")
     before = {path.name: path.read_bytes() for path in saved.iterdir()}
-    with pytest.raises(ArcvqError, match=r"holds other things \(precious\.txt\)"):
+    with pytest.raises(ArcvqError, match=r"has other files \(precious\.txt\)"):
         Tokenizer(SmallAutoencoder(3, SMALL), VQ(8, 16)).save_pretrained(saved)
     assert {path.name: path.read_bytes() for path in saved.iterdir()} == before
 
 
-def test_a_failed_save_leaves_the_old_one_whole(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_save_keeps_older_save(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = {path.name: path.read_bytes() for path in saved.iterdir()}
 
     def full(descriptor: int) -> None:
@@ -140,42 +140,40 @@ def test_a_failed_save_leaves_the_old_one_whole(saved: Path, monkeypatch: pytest
     assert sorted(path.name for path in saved.parent.iterdir()) == ["model"]
 
 
-def test_a_run_folder_gives_its_model(trained_run: Path) -> None:
+def test_run_folder_loads_its_model(trained_run: Path) -> None:
     from_run, from_model = Tokenizer.from_pretrained(trained_run), Tokenizer.from_pretrained(trained_run / "model")
     assert torch.equal(from_run.quantizer.codebook, from_model.quantizer.codebook)
     assert from_run.system == "arcvq-vae"
 
 
 @pytest.mark.parametrize("name", EMBEDDED)
-def test_an_embedded_tokenizer_loads_by_its_name_and_works(name: str, sample_pixels: Tensor) -> None:
+def test_embedded_tokenizer_loads_by_name(name: str, sample_pixels: Tensor) -> None:
     tokenizer = Tokenizer.from_pretrained(name)
     images = to_unit(sample_pixels)
     tokens = tokenizer.encode(images)
     assert torch.equal(tokenizer.decode(tokens), tokenizer.reconstruct(images))
-    # A trained one: better by far than the best constant image.
+    # It is trained: much better than the best constant image.
     error = (tokenizer.reconstruct(images) - images).square().mean()
     assert error < 0.2 * images.var()
 
 
-def test_a_tokenizer_that_is_not_there_is_answered_with_what_could_be(tmp_path: Path) -> None:
-    assert error_of("nowhere") == (
-        "nowhere: no such run or model: expected a folder, an embedded tokenizer (tiny) or a Hub id owner/name"
-    )
+def test_missing_tokenizer_error_names_alternatives(tmp_path: Path) -> None:
+    assert "an embedded tokenizer (tiny) or a Hub id" in error_of("nowhere")
     assert error_of(tmp_path / "nowhere").startswith(f"{tmp_path / 'nowhere'}: no such run or model")
-    assert error_of(tmp_path) == f"{tmp_path}: holds no tokenizer: neither config.json nor model/config.json is there"
+    assert error_of(tmp_path).startswith(f"{tmp_path}: holds no tokenizer")
     (tmp_path / "config.yaml").touch()
     (tmp_path / "checkpoints").mkdir()
-    assert error_of(tmp_path).startswith(f"{tmp_path}: its training has not ended, and there is no model yet: ")
+    assert error_of(tmp_path).startswith(f"{tmp_path}: training has not finished")
 
 
-def test_a_file_is_not_a_folder(saved: Path) -> None:
+def test_file_instead_of_folder_is_refused(saved: Path) -> None:
     path = saved / "model.safetensors"
-    assert error_of(path) == f"{path}: is a file; expected the folder of a run or of a saved tokenizer"
+    assert error_of(path).startswith(f"{path}: is a file")
 
 
-def test_missing_weights_are_named(saved: Path) -> None:
+def test_missing_weights_error_names_file(saved: Path) -> None:
     (saved / "model.safetensors").unlink()
-    assert error_of(saved) == f"{saved}: not a saved tokenizer: model.safetensors is missing"
+    assert "model.safetensors is missing" in error_of(saved)
 
 
 @pytest.mark.parametrize("kept", [0, 4, 100, -1])
@@ -185,7 +183,7 @@ def test_truncated_weights_are_refused(saved: Path, kept: int) -> None:
     assert error_of(saved).startswith(f"{weights}: truncated or not a safetensors file")
 
 
-def test_a_pickle_is_not_read(saved: Path) -> None:
+def test_pickled_weights_are_refused(saved: Path) -> None:
     torch.save(make_tokenizer().state_dict(), saved / "model.safetensors")
     assert "truncated or not a safetensors file" in error_of(saved)
 
@@ -197,7 +195,7 @@ def test_a_pickle_is_not_read(saved: Path) -> None:
             lambda tensors: tensors.pop("autoencoder.encoder.0.weight"),
             "tensors 1 missing (e.g. autoencoder.encoder.0.weight)",
         ),
-        (lambda tensors: tensors.update(alien=torch.zeros(1)), "tensors 1 foreign (e.g. alien)"),
+        (lambda tensors: tensors.update(alien=torch.zeros(1)), "tensors 1 unexpected (e.g. alien)"),
         (
             lambda tensors: tensors.update({"quantizer.codebook": torch.zeros(31, 8)}),
             "tensors 1 of the wrong shape (e.g. quantizer.codebook)",
@@ -209,12 +207,13 @@ def test_weights_of_another_model_are_refused(saved: Path, change: Any, message:
     tensors = load_file(weights)
     change(tensors)
     save_file(tensors, weights)
-    assert error_of(saved) == f"{weights}: does not fit its config.json: {message}"
+    assert message in error_of(saved)
+    assert error_of(saved).startswith(f"{weights}: ")
 
 
-def test_a_foreign_checkpoint_is_refused(saved: Path) -> None:
+def test_checkpoint_of_another_architecture_is_refused(saved: Path) -> None:
     save_file({"conv.weight": torch.zeros(2, 2)}, saved / "model.safetensors")
-    assert "missing (e.g. autoencoder.decoder.0.bias), 1 foreign (e.g. conv.weight)" in error_of(saved)
+    assert "missing (e.g. autoencoder.decoder.0.bias), 1 unexpected (e.g. conv.weight)" in error_of(saved)
 
 
 @pytest.mark.parametrize(
@@ -243,10 +242,8 @@ def test_a_foreign_checkpoint_is_refused(saved: Path) -> None:
         ({"quantizer": {"kind": "fsq", "codebook_size": 2**60}}, "too large to build"),
     ],
 )
-def test_a_configuration_that_describes_no_tokenizer_is_refused(
-    saved: Path, changes: dict[str, Any], message: str
-) -> None:
-    edit(saved, **changes)
+def test_wrong_config_is_refused(saved: Path, changes: dict[str, Any], message: str) -> None:
+    edit_config(saved, **changes)
     assert error_of(saved).startswith(f"{saved / 'config.json'}: ")
     assert message in error_of(saved)
 
@@ -259,51 +256,49 @@ def test_a_configuration_that_describes_no_tokenizer_is_refused(
         ("quantizer", {"codebook_size": 10**12}),
     ],
 )
-def test_a_configuration_larger_than_the_weights_is_refused_before_it_is_built(
-    saved: Path, part: str, changes: dict[str, int]
-) -> None:
+def test_config_larger_than_weights_is_refused_before_building(saved: Path, part: str, changes: dict[str, int]) -> None:
     config = json.loads((saved / "config.json").read_text())
-    edit(saved, **{part: {**config[part], **changes}})
-    assert "does not fit its config.json" in error_of(saved)
+    edit_config(saved, **{part: {**config[part], **changes}})
+    assert "does not match its config.json" in error_of(saved)
 
 
-def test_codes_that_are_in_no_file_are_refused_when_too_large(tmp_path: Path) -> None:
+def test_too_large_generated_codebook_is_refused(tmp_path: Path) -> None:
     saved = Tokenizer(SmallAutoencoder(1, SMALL), FSQ(8, 64)).save_pretrained(tmp_path / "model")
     levels = {"codebook_size": 2**40, "levels": [2**20, 2**20], "code_dim": 2}
-    edit(saved, quantizer={**json.loads((saved / "config.json").read_text())["quantizer"], **levels})
+    edit_config(saved, quantizer={**json.loads((saved / "config.json").read_text())["quantizer"], **levels})
     assert "quantizer.codebook would have" in error_of(saved)
 
 
 @pytest.mark.parametrize("name", ["quantizer.codebook", "autoencoder.decoder.0.weight"])
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_weights_that_are_not_finite_are_refused_by_name(saved: Path, name: str, value: float) -> None:
+def test_non_finite_weights_are_refused_by_name(saved: Path, name: str, value: float) -> None:
     weights = saved / "model.safetensors"
     tensors = load_file(weights)
     tensors[name].view(-1)[-1] = value
     save_file(tensors, weights)
-    assert error_of(saved).startswith(f"{weights}: {name} holds NaN or infinite numbers")
+    assert error_of(saved).startswith(f"{weights}: {name} has NaN or infinite values")
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", '"text"'])
-def test_a_configuration_that_is_no_json_object_is_refused(saved: Path, content: str) -> None:
+def test_config_that_is_not_a_json_object_is_refused(saved: Path, content: str) -> None:
     (saved / "config.json").write_text(content)
     assert error_of(saved).startswith(f"{saved / 'config.json'}: ")
 
 
 @pytest.mark.parametrize("place", ["", "autoencoder", "quantizer"])
-def test_a_configuration_that_asks_for_code_is_refused_and_none_runs(saved: Path, place: str, tmp_path: Path) -> None:
-    proof = tmp_path / "executed"
-    request = {"class_path": "os.system", "init_args": {"command": f"touch {proof}"}}
+def test_config_with_class_path_is_refused_and_runs_no_code(saved: Path, place: str, tmp_path: Path) -> None:
+    executed = tmp_path / "executed"
+    injected = {"class_path": "os.system", "init_args": {"command": f"touch {executed}"}}
     config = json.loads((saved / "config.json").read_text())
     target = config[place] if place else config
-    target.update(request)
+    target.update(injected)
     (saved / "config.json").write_text(json.dumps(config))
     assert "unknown key" in error_of(saved)
     assert "class_path" in error_of(saved)
-    assert not proof.exists()
+    assert not executed.exists()
 
 
-def test_a_repository_on_the_hub_loads_from_its_download(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hub_repository_loads(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     def download(name: str, allow_patterns: list[str]) -> str:
@@ -318,29 +313,25 @@ def test_a_repository_on_the_hub_loads_from_its_download(saved: Path, monkeypatc
 @pytest.mark.parametrize(
     "error", [OSError("cannot\nreach the Hub"), ConnectionError("offline"), RuntimeError("no such repository")]
 )
-def test_a_repository_that_cannot_be_had_is_answered_in_one_line(
-    error: Exception, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_hub_download_is_a_one_line_error(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(name: str, allow_patterns: list[str]) -> str:
         raise error
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", fail)
-    assert error_of("someone/tokenizer") == (
-        f"someone/tokenizer: no such folder, and it could not be had from the Hub ({' '.join(str(error).split())})"
-    )
+    message = error_of("someone/tokenizer")
+    assert f"could not be downloaded from the Hub ({' '.join(str(error).split())})" in message
 
 
-def test_without_a_network_the_hub_is_answered_in_one_line() -> None:
-    message = error_of("someone/tokenizer-that-is-nowhere")
-    assert "no such folder, and it could not be had from the Hub" in message
+def test_hub_without_network_is_a_one_line_error() -> None:
+    assert "could not be downloaded from the Hub" in error_of("someone/missing-tokenizer")
 
 
-def test_a_repository_that_holds_no_tokenizer_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hub_repository_without_tokenizer_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda name, allow_patterns: str(tmp_path))
-    assert error_of("someone/else") == f"{tmp_path}: not a saved tokenizer: config.json is missing"
+    assert "config.json is missing" in error_of("someone/else")
 
 
-def test_pushing_uploads_what_from_pretrained_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_push_to_hub_uploads_a_loadable_tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
 
     class Api:

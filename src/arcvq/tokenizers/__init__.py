@@ -1,4 +1,4 @@
-"""Tokenizers: an autoencoder with a quantizer inside. Images ↔ tokens."""
+"""Tokenizers: an autoencoder and a quantizer. Images ↔ tokens."""
 
 from arcvq.tokenizers.build import build_tokenizer
 from arcvq.tokenizers.saving import EMBEDDED

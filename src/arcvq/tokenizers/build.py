@@ -1,4 +1,4 @@
-"""Configurations → a fresh tokenizer."""
+"""Builds an untrained tokenizer from configurations."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from arcvq.tokenizers.tokenizer import Tokenizer
 def build_tokenizer(
     channels: int, autoencoder: AutoencoderConfig, quantizer: QuantizerConfig, **about: Any
 ) -> Tokenizer:
-    """`about`: image_size and system, which a tokenizer carries along."""
-    # The quantizer first: the order decides which random numbers each part begins with.
+    """Build an untrained tokenizer. `about` may give image_size and system, which are saved with it."""
+    # The quantizer is built first: the order decides the random numbers of each module.
     built = QUANTIZERS.build(quantizer, autoencoder.latent_dim)
     cls = StackedTokenizer if isinstance(autoencoder, StackedConfig) else Tokenizer
     return cls(AUTOENCODERS.build(autoencoder, channels), built, **about)

@@ -1,4 +1,4 @@
-"""The page that travels with a saved tokenizer."""
+"""The model card of a saved tokenizer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def model_card(tokenizer: Tokenizer, notes: dict[str, Any]) -> str:
-    """Markdown with the Hub's header. `notes` are extra rows: data set, steps, measured metrics with their protocol."""
+    """The model card in Markdown with the Hub's header. `notes` are extra rows: data set, steps, metrics with protocol."""
     quantizer = tokenizer.quantizer
     codes = "no codes"
     if quantizer.codebook is not None:
@@ -30,12 +30,10 @@ def model_card(tokenizer: Tokenizer, notes: dict[str, Any]) -> str:
             rows["tokens per image"] = tokens
             rows["bits per image"] = f"{tokens * math.log2(quantizer.config.codebook_size):.0f}"
     rows.update(notes)
-    what, how = (
-        "Images to discrete tokens and back.",
-        "tokens = tokenizer.encode(images)\nimages = tokenizer.decode(tokens)",
-    )
+    summary = "Images to discrete tokens and back."
+    usage = "tokens = tokenizer.encode(images)\nimages = tokenizer.decode(tokens)"
     if quantizer.codebook is None:
-        what, how = "Images through a continuous bottleneck and back.", "images = tokenizer.reconstruct(images)"
+        summary, usage = "Images through a continuous bottleneck and back.", "images = tokenizer.reconstruct(images)"
     table = "\n".join(f"| {name} | {value} |" for name, value in rows.items())
     return f"""---
 library_name: arcvq
@@ -43,13 +41,13 @@ tags: [image-tokenizer, vector-quantization, arcvq]
 ---
 # {tokenizer.system or "arcvq"} tokenizer
 
-{what} Images are float tensors (B, {tokenizer.channels}, H, W) in [-1, 1].
+{summary} Images are float tensors (B, {tokenizer.channels}, H, W) in [-1, 1].
 
 ```python
 from arcvq import Tokenizer
 
 tokenizer = Tokenizer.from_pretrained("PATH_OR_HUB_ID")
-{how}
+{usage}
 ```
 
 | | |

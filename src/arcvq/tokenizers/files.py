@@ -1,4 +1,4 @@
-"""Image files → token files → image files."""
+"""Encodes image files to token files, and decodes token files to image files."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from torch import Tensor
 
 from arcvq.data import read_image, to_uint8, to_unit, write_png
 from arcvq.data.files import UnreadableImage
-from arcvq.data.folder import EXTENSIONS
-from arcvq.data.folder import image_paths as images_below
+from arcvq.data.folder import EXTENSIONS, image_paths
 from arcvq.data.reading import image_threads, prefetch, raise_if_unreadable, read_in_threads
 from arcvq.errors import ArcvqError
 from arcvq.storage import check_writable_folder, read_arrays, write_bytes
 from arcvq.tokenizers.inference import Precision, check_precision
 from arcvq.tokenizers.tokenizer import Tokenizer
 
-# Images at a time where a tokenizer has no size of its own.
-BATCH = 64
+# Images per batch for a tokenizer without an image size.
+DEFAULT_BATCH = 64
 
-# Called with how many images are done, of how many.
+# Called with the number of images done and in all.
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """A token file: tokens (n, h, w), the name of the image each row came from, and which codebook they point into."""
+    """The content of a token file: tokens (n, h, w), the name of each image, and the fingerprint of the codebook."""
 
     tokens: Tensor
     names: list[str]
-    codebook: str | None = None  # its fingerprint; None: the file does not say
+    codebook: str | None = None  # its fingerprint; None if unknown
 
     def save(self, path: Path) -> None:
+        """Write a compressed .npz with the smallest integer type that holds the tokens."""
         buffer = io.BytesIO()
         smallest = np.uint16 if int(self.tokens.max()) < 2**16 else np.uint32
         np.savez_compressed(
@@ -52,14 +52,14 @@ class Tokens:
 
     @classmethod
     def load(cls, path: Path) -> Tokens:
-        """Any .npz with a whole-number array `tokens` (n, h, w); `names` are optional."""
+        """Read an .npz with an integer array `tokens` (n, h, w); `names` and `codebook` are optional."""
         arrays = read_arrays(path, "token file")
         if "tokens" not in arrays:
             raise ArcvqError(f"{path}: holds no array called tokens")
         tokens, codebook = arrays["tokens"], str(arrays.get("codebook", ""))
         names = [str(name) for name in np.atleast_1d(arrays["names"])] if "names" in arrays else None
         if not np.issubdtype(tokens.dtype, np.integer):
-            raise ArcvqError(f"{path}: tokens must be whole numbers, got {tokens.dtype}")
+            raise ArcvqError(f"{path}: tokens must be integers, got {tokens.dtype}")
         if tokens.ndim < 3 or tokens.size == 0:
             raise ArcvqError(f"{path}: expected tokens (n, h, w), got shape {tokens.shape}")
         if names is None:
@@ -69,21 +69,21 @@ class Tokens:
         return cls(torch.from_numpy(tokens.astype(np.int64)), names, codebook or None)
 
 
-def image_paths(sources: Sequence[str | Path]) -> dict[str, Path]:
-    """Files as given, folders as the images in them, in order; each by the path below its folder, or by the file's name."""
+def find_images(sources: Sequence[str | Path]) -> dict[str, Path]:
+    """The image files of `sources` (files and folders) by unique name: the file's name, or its path below the folder."""
     names: list[str] = []
-    found: list[Path] = []
+    paths: list[Path] = []
     for source in map(Path, sources):
         if source.is_dir():
-            below = images_below(source)
-            names += [relative.as_posix() for relative, _ in below]
-            found += [path for _, path in below]
+            inside = image_paths(source)
+            names += [relative.as_posix() for relative, _ in inside]
+            paths += [path for _, path in inside]
         elif source.exists():
             names.append(source.name)
-            found.append(source)
+            paths.append(source)
         else:
             raise ArcvqError(f"{source}: no such image")
-    return dict(zip(unique_names(names), found))
+    return dict(zip(unique_names(names), paths))
 
 
 def encode_files(
@@ -95,17 +95,17 @@ def encode_files(
     skipped: dict[str, str] | None = None,
     progress: Progress | None = None,
 ) -> Tokens:
-    """The tokens of every image, fitted to the tokenizer's own size. A batch of images is in memory at a time.
+    """Encode image files, resized to the tokenizer's image size, in batches.
 
-    An image that cannot be read is an error. Where `skipped` is given, it is left out, and noted there by name with the reason.
+    An unreadable image is an error. If `skipped` is given, it is skipped, and its name and the reason are added there.
     """
     check_precision(precision, tokenizer.device)
     names: list[str] = []
     grids: list[Tensor] = []
-    for part, images in _batches(tokenizer, image_paths(sources), batch_size, skipped, progress):
+    for part, images in _read_batches(tokenizer, find_images(sources), batch_size, skipped, progress):
         grids.append(tokenizer.encode(images, precision=precision, batch_size=len(images)).cpu())
         names += part
-    return Tokens(torch.cat(grids), names, fingerprint(tokenizer))
+    return Tokens(torch.cat(grids), names, codebook_fingerprint(tokenizer))
 
 
 def reconstruct_files(
@@ -118,18 +118,18 @@ def reconstruct_files(
     skipped: dict[str, str] | None = None,
     progress: Progress | None = None,
 ) -> list[Path]:
-    """Write the reconstruction of every image below `folder`, batch by batch. `skipped` as in `encode_files`."""
+    """Write the reconstruction of every image below `folder`, in batches; returns the paths. `skipped` as in `encode_files`."""
     check_precision(precision, tokenizer.device)
-    originals = image_paths(sources)
+    originals = find_images(sources)
     targets = dict(zip(originals, output_paths(folder, list(originals))))
-    kept = {path.resolve() for path in originals.values()}
+    sources_resolved = {path.resolve() for path in originals.values()}
     for target in targets.values():
-        if target.resolve() in kept:
-            raise ArcvqError(f"{target}: is one of the images to read, and would be overwritten: choose another --out")
+        if target.resolve() in sources_resolved:
+            raise ArcvqError(f"{target}: is an input image and would be overwritten: choose another --out")
     written: list[Path] = []
-    for names, images in _batches(tokenizer, originals, batch_size, skipped, progress):
-        made = tokenizer.reconstruct(images, precision=precision, batch_size=len(images))
-        written += _write([targets[name] for name in names], made)
+    for names, images in _read_batches(tokenizer, originals, batch_size, skipped, progress):
+        reconstructions = tokenizer.reconstruct(images, precision=precision, batch_size=len(images))
+        written += _write_pngs([targets[name] for name in names], reconstructions)
     return written
 
 
@@ -142,41 +142,39 @@ def decode_tokens(
     batch_size: int | None = None,
     progress: Progress | None = None,
 ) -> list[Path]:
-    """Write the image of every token grid below `folder`, batch by batch."""
-    if tokens.codebook not in (None, fingerprint(tokenizer)):
-        raise ArcvqError(
-            "these tokens were made with another codebook than this tokenizer's: decode them with the one that made them"
-        )
+    """Decode every token grid to a PNG below `folder`, in batches; returns the paths."""
+    if tokens.codebook not in (None, codebook_fingerprint(tokenizer)):
+        raise ArcvqError("these tokens were made with another codebook: decode them with the tokenizer that made them")
     tokenizer.quantizer.check_tokens(tokens.tokens)
     targets = output_paths(folder, tokens.names)
     height, width = (side * tokenizer.downsampling for side in tokens.tokens.shape[1:3])
     size = batch_size or tokenizer.batch_size(height, width)
     for start in range(0, len(targets), size):
         grids = tokens.tokens[start : start + size]
-        made = tokenizer.decode(grids, precision=precision, batch_size=len(grids))
-        _write(targets[start : start + size], made)
+        images = tokenizer.decode(grids, precision=precision, batch_size=len(grids))
+        _write_pngs(targets[start : start + size], images)
         if progress:
             progress(start + len(grids), len(targets))
     return targets
 
 
-def fingerprint(tokenizer: Tokenizer) -> str:
-    """Sixteen hex digits of the codebook: tokens mean nothing under another."""
+def codebook_fingerprint(tokenizer: Tokenizer) -> str:
+    """A hash of the codebook, 16 hex digits, saved with tokens because they are only valid for this codebook."""
     codes = tokenizer.quantizer.require_codebook().detach().to("cpu", torch.float32).contiguous()
     return hashlib.sha256(codes.numpy().tobytes()).hexdigest()[:16]
 
 
 def output_paths(folder: Path, names: Sequence[str]) -> list[Path]:
-    """A PNG for each image, at its original's path below `folder`."""
+    """Unique paths of PNG files below `folder`, one per name; names become safe paths."""
     check_writable_folder(folder)
     return [folder / name for name in unique_names([safe_path(name) for name in names])]
 
 
 def unique_names(names: Sequence[str]) -> list[str]:
-    """The names as they are, numbered before the ending where two are the same: no image may be written over another."""
+    """Number repeated names before their ending (a.png, a-2.png), so that no image overwrites another."""
     taken = set(names)
     seen: set[str] = set()
-    counts: dict[str, int] = {}  # where the search for a free number goes on
+    counts: dict[str, int] = {}  # the last number tried for a name
     unique = []
     for name in names:
         candidate = name
@@ -190,7 +188,7 @@ def unique_names(names: Sequence[str]) -> list[str]:
 
 
 def safe_path(name: str) -> str:
-    """A token file comes from anywhere: its names must not lead out of the folder. The ending of an image becomes .png."""
+    """A relative path with ending .png that stays inside its folder, because names of token files are not trusted."""
     *folders, last = [part for part in name.split("/") if part not in ("", ".", "..")] or ["image"]
     stem, ending = splitext(last)
     last = stem if ending.lower() in EXTENSIONS else last
@@ -198,27 +196,27 @@ def safe_path(name: str) -> str:
 
 
 def safe_name(name: str) -> str:
-    """One part of a path, of characters that every file system takes."""
-    kept = "".join(c if c.isalnum() or c in "._- " else "_" for c in name).strip(". ")
-    return kept or "image"
+    """Replace characters in one part of a path that some file systems refuse."""
+    safe = "".join(c if c.isalnum() or c in "._- " else "_" for c in name).strip(". ")
+    return safe or "image"
 
 
-def _batches(
+def _read_batches(
     tokenizer: Tokenizer,
     paths: dict[str, Path],
     batch_size: int | None,
     skipped: dict[str, str] | None,
     progress: Progress | None,
 ) -> Iterator[tuple[list[str], Tensor]]:
-    """Names and floats (b, C, H, W) on the tokenizer's device. While one batch is in work, threads read the next."""
-    size = batch_size or (tokenizer.batch_size(*tokenizer.image_size) if tokenizer.image_size else BATCH)
+    """Yield batches of names and floats (b, C, H, W) on the tokenizer's device; threads read the next batch ahead."""
+    size = batch_size or (tokenizer.batch_size(*tokenizer.image_size) if tokenizer.image_size else DEFAULT_BATCH)
     names = list(paths)
     parts = [names[start : start + size] for start in range(0, len(names), size)]
     shapes: set[torch.Size] = set()
 
     def read(part: list[str]) -> list[Tensor | UnreadableImage]:
-        fitted = partial(read_image, channels=tokenizer.channels, size=tokenizer.image_size)
-        return list(read_in_threads([paths[name] for name in part], fitted))
+        read_resized = partial(read_image, channels=tokenizer.channels, size=tokenizer.image_size)
+        return list(read_in_threads([paths[name] for name in part], read_resized))
 
     done = 0
     for part, results in zip(parts, prefetch(read, parts)):
@@ -230,11 +228,11 @@ def _batches(
         shapes |= {image.shape for image in images.values()}
         if len(shapes) > 1:
             raise ArcvqError(
-                "the images differ in size and this tokenizer has no size of its own: encode them one size at a time"
+                "the images differ in size and this tokenizer has no image size: encode one size at a time"
             )
         if images:
             pixels = torch.stack(list(images.values()))
-            if tokenizer.device.type == "cuda":  # from pinned memory the copy goes on beside the work before it
+            if tokenizer.device.type == "cuda":  # copies from pinned memory overlap with the GPU's work
                 pixels = pixels.pin_memory()
             yield list(images), to_unit(pixels.to(tokenizer.device, non_blocking=True))
         done += len(part)
@@ -245,7 +243,7 @@ def _batches(
         raise ArcvqError(f"none of the {len(names)} images can be read; the first is {paths[name]} ({reason})")
 
 
-def _write(paths: list[Path], images: Tensor) -> list[Path]:
-    """Images in [-1, 1] as PNGs, in threads."""
-    list(image_threads().map(write_png, paths, to_uint8(images).cpu()))  # an error surfaces here
+def _write_pngs(paths: list[Path], images: Tensor) -> list[Path]:
+    """Write images in [-1, 1] as PNGs, in threads."""
+    list(image_threads().map(write_png, paths, to_uint8(images).cpu()))  # list() raises the errors of the threads
     return paths

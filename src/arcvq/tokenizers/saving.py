@@ -1,4 +1,4 @@
-"""Tokenizers in files: config.json, model.safetensors and a card. Loading executes nothing."""
+"""Saves and loads tokenizers: config.json, model.safetensors and a model card. Loading runs no code from the files."""
 
 from __future__ import annotations
 
@@ -22,17 +22,16 @@ from arcvq.tokenizers.tokenizer import Tokenizer
 
 FORMAT = "arcvq-tokenizer-2"
 FILES = ("config.json", "model.safetensors", "README.md")
-# The largest side of an image that a tokenizer may be for, and the most numbers in a buffer that its configuration determines (FSQ's
-# and LFQ's codes).
-LARGEST = 1 << 14
-LARGEST_BUFFER = 1 << 27
-# Trained tokenizers that travel inside the package, by name.
+# Limits for untrusted configurations: the side of an image, and the size of a buffer that is not in the file (the codes of FSQ and LFQ).
+MAX_IMAGE_SIDE = 1 << 14
+MAX_BUFFER_SIZE = 1 << 27
+# Names of the trained tokenizers in the package.
 EMBEDDED = ("tiny",)
 
 
 @dataclass(kw_only=True)
 class SavedConfig:
-    """What config.json holds: enough to build the same module again, and no code."""
+    """The content of config.json: what is needed to build the same tokenizer."""
 
     format: str
     system: str | None = None
@@ -43,11 +42,12 @@ class SavedConfig:
 
     def __post_init__(self) -> None:
         size = self.image_size
-        if size is not None and not (len(size) == 2 and all(0 < side <= LARGEST for side in size)):
-            raise ArcvqError(f"image_size: expected a height and a width from 1 to {LARGEST}, got {list(size)}")
+        if size is not None and not (len(size) == 2 and all(0 < side <= MAX_IMAGE_SIDE for side in size)):
+            raise ArcvqError(f"image_size: expected a height and a width from 1 to {MAX_IMAGE_SIDE}, got {list(size)}")
 
 
 def to_config(tokenizer: Tokenizer) -> dict[str, Any]:
+    """The content of a tokenizer's config.json."""
     AUTOENCODERS.check_class(tokenizer.autoencoder)
     QUANTIZERS.check_class(tokenizer.quantizer)
     return to_dict(
@@ -63,6 +63,7 @@ def to_config(tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def from_config(data: Mapping[str, Any]) -> Tokenizer:
+    """Build an untrained tokenizer from the content of a config.json."""
     if data.get("format") != FORMAT:
         raise ArcvqError(
             f"not an arcvq tokenizer of this version: its format is {data.get('format')!r}, expected {FORMAT!r}"
@@ -73,9 +74,10 @@ def from_config(data: Mapping[str, Any]) -> Tokenizer:
 
 
 def save(tokenizer: Tokenizer, directory: Path, notes: Mapping[str, Any]) -> Path:
+    """Write a tokenizer and its model card to a folder, atomically. Replaces a saved tokenizer, but no other files."""
     others = sorted(path.name for path in directory.iterdir() if path.name not in FILES) if directory.is_dir() else []
     if others:
-        raise ArcvqError(f"{directory}: holds other things ({others[0]}): save into a folder of its own")
+        raise ArcvqError(f"{directory}: has other files ({others[0]}): save to a new folder")
     with atomic_folder(directory) as folder:
         write_json(folder / "config.json", to_config(tokenizer))
         write_tensors(folder / "model.safetensors", tokenizer.state_dict())
@@ -84,25 +86,27 @@ def save(tokenizer: Tokenizer, directory: Path, notes: Mapping[str, Any]) -> Pat
 
 
 def load(source: str | Path) -> Tokenizer:
-    folder = locate(source)
+    """Load a tokenizer from a folder, a run, an embedded name or a Hub id, after checking its configuration and tensors."""
+    folder = find_tokenizer_folder(source)
     config, file = read_json(folder / "config.json", "a saved tokenizer"), folder / "model.safetensors"
     try:
-        with torch.device("meta"):  # takes no memory, however large the configuration says that it is
-            planned = from_config(config)
+        with torch.device("meta"):  # takes no memory, whatever sizes the configuration has
+            template = from_config(config)
     except ArcvqError as error:
         raise ArcvqError(f"{folder / 'config.json'}: {error}") from None
-    except (RuntimeError, OverflowError, TypeError) as error:  # what torch says to sizes that no tensor can have
+    except (RuntimeError, OverflowError, TypeError) as error:  # torch's errors for impossible sizes
         raise ArcvqError(
             f"{folder / 'config.json'}: too large to build ({' '.join(str(error).split())[:80]})"
         ) from None
     tensors = read_tensors(file, "a saved tokenizer")
-    check_tensors(planned, tensors, file)
+    check_tensors(template, tensors, file)
     tokenizer = from_config(config)
     tokenizer.load_state_dict(tensors)
     return tokenizer
 
 
 def push(tokenizer: Tokenizer, repository: str, private: bool, notes: Mapping[str, Any]) -> str:
+    """Upload a tokenizer to a Hub repository; returns its address."""
     import tempfile
 
     from huggingface_hub import HfApi
@@ -114,31 +118,33 @@ def push(tokenizer: Tokenizer, repository: str, private: bool, notes: Mapping[st
         return str(api.upload_folder(repo_id=repository, folder_path=Path(folder) / "model"))
 
 
-def locate(source: str | Path) -> Path:
+def find_tokenizer_folder(source: str | Path) -> Path:
+    """The folder with the config.json of a run, a saved or embedded tokenizer, or a Hub repository, which is downloaded."""
     path = Path(source)
     for candidate in (path, path / "model"):
         if (candidate / "config.json").is_file():
             return candidate
     if (path / "config.yaml").is_file() and (path / "checkpoints").is_dir():
         raise ArcvqError(
-            f"{path}: its training has not ended, and there is no model yet: the same arcvq train command goes on"
+            f"{path}: training has not finished and there is no model yet: run the same arcvq train command to resume"
         )
     if path.is_dir():
-        raise ArcvqError(f"{path}: holds no tokenizer: neither config.json nor model/config.json is there")
+        raise ArcvqError(f"{path}: holds no tokenizer: config.json and model/config.json are missing")
     if path.exists():
         raise ArcvqError(f"{path}: is a file; expected the folder of a run or of a saved tokenizer")
     name = str(source)
     if name in EMBEDDED:
         return Path(str(files("arcvq.tokenizers") / "embedded" / name))
     if name.count("/") == 1 and not name.startswith((".", "/", "~")):
-        return _download(name)
+        return _download_from_hub(name)
     embedded = ", ".join(EMBEDDED)
     raise ArcvqError(
         f"{name}: no such run or model: expected a folder, an embedded tokenizer ({embedded}) or a Hub id owner/name"
     )
 
 
-def _download(name: str) -> Path:
+def _download_from_hub(name: str) -> Path:
+    """Download a tokenizer from the Hugging Face Hub; returns its folder."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError
 
@@ -146,24 +152,24 @@ def _download(name: str) -> Path:
         return Path(snapshot_download(name, allow_patterns=["config.json", "model.safetensors"]))
     except (OSError, HFValidationError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:160]
-        raise ArcvqError(f"{name}: no such folder, and it could not be had from the Hub ({reason})") from None
+        raise ArcvqError(f"{name}: no such folder, and it could not be downloaded from the Hub ({reason})") from None
 
 
-def check_tensors(planned: Tokenizer, tensors: Mapping[str, Tensor], file: Path) -> None:
-    """Fail before a module is built if the file's tensors are not those that `planned` (on the meta device) has, or are not finite."""
-    expected = planned.state_dict()
-    missing, foreign = sorted(expected.keys() - tensors.keys()), sorted(tensors.keys() - expected.keys())
+def check_tensors(template: Tokenizer, tensors: Mapping[str, Tensor], file: Path) -> None:
+    """Raise before a tokenizer is built if the file's tensors do not match `template` (on the meta device) or are not finite."""
+    expected = template.state_dict()
+    missing, unexpected = sorted(expected.keys() - tensors.keys()), sorted(tensors.keys() - expected.keys())
     wrong = [name for name in expected.keys() & tensors.keys() if expected[name].shape != tensors[name].shape]
-    if missing or foreign or wrong:
+    if missing or unexpected or wrong:
         parts = [
             f"{len(names)} {what} (e.g. {names[0]})"
-            for what, names in (("missing", missing), ("foreign", foreign), ("of the wrong shape", sorted(wrong)))
+            for what, names in (("missing", missing), ("unexpected", unexpected), ("of the wrong shape", sorted(wrong)))
             if names
         ]
-        raise ArcvqError(f"{file}: does not fit its config.json: tensors {', '.join(parts)}")
-    for name, buffer in planned.named_buffers():  # those that follow from the configuration are in no file
-        if name not in expected and buffer.numel() > LARGEST_BUFFER:
+        raise ArcvqError(f"{file}: does not match its config.json: tensors {', '.join(parts)}")
+    for name, buffer in template.named_buffers():  # buffers that the configuration determines are not in the file
+        if name not in expected and buffer.numel() > MAX_BUFFER_SIZE:
             raise ArcvqError(f"{file.parent / 'config.json'}: {name} would have {buffer.numel():,} numbers: too large")
     for name, tensor in sorted(tensors.items()):
         if not tensor.isfinite().all():
-            raise ArcvqError(f"{file}: {name} holds NaN or infinite numbers: the training it comes from has diverged")
+            raise ArcvqError(f"{file}: {name} has NaN or infinite values: its training has diverged")

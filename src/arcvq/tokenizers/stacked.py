@@ -1,7 +1,7 @@
-"""A stack of autoencoders: each halves the sides, and each but the lowest reconstructs the latents of the one below.
+"""A stack of autoencoders: each halves the image sides, and each above the lowest reconstructs the latents of the level below.
 
-Williams et al., Hierarchical Quantized Autoencoders, NeurIPS 2020. Levels are trained one after another from the lowest, the
-finished ones frozen. Only the top level's tokens are kept; on the way down every level below chooses its codes anew.
+Williams et al., Hierarchical Quantized Autoencoders, NeurIPS 2020. The levels are trained one after another from the lowest, with
+the levels below frozen. The tokens are those of the top level; in decoding, each level below quantizes the latents again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from arcvq.tokenizers.tokenizer import Tokenizer
 
 
 class Moments(NamedTuple):
-    """How many values each channel had, their means and their variances."""
+    """The number of values, the mean and the variance of each channel."""
 
     values: Tensor
     mean: Tensor
@@ -31,18 +31,19 @@ class Moments(NamedTuple):
 
 
 class LevelOutput(NamedTuple):
-    """What training one level returns."""
+    """The output of a training pass of one level."""
 
     reconstruction: Tensor  # images (B, C, H, W) in (-1, 1)
-    quantized: Quantized  # its losses are per element of what the level reconstructs
-    below: Moments | None  # of the latents that it reconstructs; None at the lowest level
+    quantized: Quantized  # its losses are per element of the level's target
+    below: Moments | None  # of the latents of the level below; None for the lowest level
 
     def detach(self) -> LevelOutput:
+        """The same output without gradients."""
         return LevelOutput(self.reconstruction.detach(), self.quantized.detach(), self.below)
 
 
 class Standardize(nn.Module):
-    """Each channel to mean 0 and variance 1, by the moments of all that was seen (Welford); the identity until then."""
+    """Standardizes each channel to mean 0 and variance 1 by running moments (Welford); the identity before the first update."""
 
     count: Tensor
     mean: Tensor
@@ -55,14 +56,16 @@ class Standardize(nn.Module):
         self.register_buffer("variance", torch.ones(channels))
 
     def forward(self, latents: Tensor) -> Tensor:
-        return (latents - _channels(self.mean)) / _channels(self._deviation)
+        """Standardize latents (B, C, h, w)."""
+        return (latents - _per_channel(self.mean)) / _per_channel(self._deviation)
 
-    def restore(self, standard: Tensor) -> Tensor:
-        return standard * _channels(self._deviation) + _channels(self.mean)
+    def invert(self, standard: Tensor) -> Tensor:
+        """Standardized latents → latents."""
+        return standard * _per_channel(self._deviation) + _per_channel(self.mean)
 
     @torch.no_grad()
     def update_(self, count: Tensor, mean: Tensor, variance: Tensor) -> None:
-        """Take in a batch's own count, means and variances (of the whole, not of a sample)."""
+        """Update the running moments with a batch's count, means and population variances, in place."""
         total = (self.count + count).clamp(min=1)
         difference = mean - self.mean
         spread = self.count * self.variance + count * variance + difference.square() * self.count * count / total
@@ -72,11 +75,12 @@ class Standardize(nn.Module):
 
     @property
     def _deviation(self) -> Tensor:
+        """Standard deviation of each channel, at least 1e-5."""
         return self.variance.sqrt().clamp(min=1e-5)
 
 
 class Level(nn.Module):
-    """A level below the top: an autoencoder of its own, and what hands its latents to the next."""
+    """A level below the top: an autoencoder, a quantizer, and the standardization of its latents for the level above."""
 
     def __init__(self, channels: int, config: SmallConfig, quantizer: HVQ) -> None:
         super().__init__()
@@ -87,7 +91,7 @@ class Level(nn.Module):
 
 
 class StackedTokenizer(Tokenizer):
-    """A Tokenizer whose autoencoder and quantizer are the top level's; the levels below are `lower`, from the lowest up."""
+    """A tokenizer of several levels; `autoencoder` and `quantizer` are the top level, `lower` the levels below from the lowest."""
 
     def __init__(
         self,
@@ -113,35 +117,36 @@ class StackedTokenizer(Tokenizer):
     def forward(  # type: ignore[override]
         self, images: Tensor, level: int | None = None
     ) -> tuple[Tensor, Quantized] | LevelOutput:
-        """Train one level, counted from the lowest; without one, reconstruct through all levels."""
+        """Training pass of one level, counted from the lowest; without a level, reconstruct through all levels."""
         if level is None:
             quantized = self.quantize(self.latents(images))
             return self.to_images(quantized.quantized), quantized
-        with torch.no_grad():  # the levels below are finished
+        with torch.no_grad():  # the levels below are frozen
             target, below = self._encode_to(images, level)
-        part: Any = self.autoencoder if level == len(self.lower) else self.levels_below[level]
+        trained_level: Any = self.autoencoder if level == len(self.lower) else self.levels_below[level]
         quantizer = self.quantizers[level]
-        output = quantizer(part.encoder(target))
-        decoded = part.decoder(output.quantized)
-        # The quantizer's losses are means over positions: a quarter of the target's positions, of C channels each.
+        output = quantizer(trained_level.encoder(target))
+        decoded = trained_level.decoder(output.quantized)
+        # The quantizer's losses are means over positions; the target has 4 positions of C channels for each of them.
         per_element = quantizer.config.heads / (4 * target.shape[1])
         losses = {name: term * per_element for name, term in output.losses.items()}
         if below is None:
-            reconstruction = squash(decoded)
+            reconstruction = to_pixel_range(decoded)
         else:
             count = torch.full((), target.shape[0], device=target.device)
             losses["latents"] = F.mse_loss(decoded.float(), target.float()) * distributed.shard_weight(count)
-            with torch.no_grad():  # only to be logged: this level does not learn from pixels
+            with torch.no_grad():  # only for logs: this level does not learn from pixels
                 reconstruction = self._decode_from(decoded, level)
         loss = torch.stack(list(losses.values())).sum()
         quantized = dataclasses.replace(output, losses=losses, loss=loss)
         return LevelOutput(reconstruction, quantized, None if below is None else moments(below))
 
     def after_step(self, *outputs: Quantized) -> None:
+        """Not available: levels are updated by `after_level_step`."""
         raise ArcvqError("a stack is trained level by level: call after_level_step")
 
     def after_level_step(self, level: int, outputs: list[LevelOutput]) -> None:
-        """Once after each optimizer step of a level, with the outputs of that step's micro-batches."""
+        """Update a level after each of its optimizer steps, with the outputs of that step's micro-batches."""
         self.quantizers[level].after_step(*(output.quantized for output in outputs))
         for output in outputs:
             if output.below is not None:
@@ -150,53 +155,58 @@ class StackedTokenizer(Tokenizer):
                     standardize.update_(*shard)
 
     def latents(self, images: Tensor) -> Tensor:
-        self._check(images)
+        """Images → latents of the top level, before quantization."""
+        self._check_images(images)
         return self.autoencoder.encode(self._encode_to(images, len(self.lower))[0])[0]
 
     def to_images(self, quantized: Tensor) -> Tensor:
+        """Quantized latents of the top level → images in (-1, 1)."""
         return self._decode_from(self.autoencoder.decode(quantized).images, len(self.lower))
 
     def modules_to_compile(self) -> list[nn.Module]:
-        below: list[nn.Module] = [part for level in self.levels_below for part in (level.encoder, level.decoder)]
+        """Encoder and decoder of every level."""
+        below: list[nn.Module] = [module for level in self.levels_below for module in (level.encoder, level.decoder)]
         return [*below, *self.autoencoder.modules_to_compile()]
 
     @property
     def quantizers(self) -> list[HVQ]:
-        """Of every level, from the lowest up."""
+        """The quantizers of all levels, from the lowest up."""
         return [*(level.quantizer for level in self.levels_below), cast("HVQ", self.quantizer)]
 
     @property
     def levels_below(self) -> list[Level]:
+        """The levels below the top, from the lowest up."""
         return cast("list[Level]", list(self.lower))
 
     def _encode_to(self, images: Tensor, level: int) -> tuple[Tensor, Tensor | None]:
-        """What a level encodes and reconstructs and, above the lowest, the same before it was standardized."""
-        self._check(images)
+        """The target that a level encodes and reconstructs, and its latents before standardization (None for the lowest level)."""
+        self._check_images(images)
         target, below = images.to(self.device, self.dtype), None
-        for each in self.levels_below[:level]:
-            below = each.encoder(target)
-            target = each.standardize(below)
+        for lower in self.levels_below[:level]:
+            below = lower.encoder(target)
+            target = lower.standardize(below)
         return target, below
 
     def _decode_from(self, decoded: Tensor, level: int) -> Tensor:
-        """What a level decoded → images (B, C, H, W) in (-1, 1)."""
-        for each in reversed(self.levels_below[:level]):
-            decoded = each.decoder(each.quantizer.choose(each.standardize.restore(decoded)))
-        return squash(decoded)
+        """The output of a level's decoder → images (B, C, H, W) in (-1, 1), through all levels below."""
+        for lower in reversed(self.levels_below[:level]):
+            decoded = lower.decoder(lower.quantizer.select_codes(lower.standardize.invert(decoded)))
+        return to_pixel_range(decoded)
 
 
 def moments(latents: Tensor) -> Moments:
-    """Of each channel of (B, C, h, w)."""
+    """Count, mean and variance of each channel of latents (B, C, h, w)."""
     values = latents.detach().float().movedim(1, 0).flatten(1)  # (C, B·h·w)
     count = torch.full((), values.shape[1], dtype=torch.float32, device=values.device)
     mean = values.sum(dim=1) / count.clamp(min=1)
     return Moments(count, mean, (values - mean.unsqueeze(1)).square().sum(dim=1) / count.clamp(min=1))
 
 
-def squash(decoded: Tensor) -> Tensor:
-    """The sigmoid of pixels in [0, 1], for pixels in [-1, 1]."""
+def to_pixel_range(decoded: Tensor) -> Tensor:
+    """Decoder outputs → pixels in (-1, 1): tanh(x / 2) is the sigmoid, scaled to that range."""
     return torch.tanh(decoded / 2)
 
 
-def _channels(values: Tensor) -> Tensor:
+def _per_channel(values: Tensor) -> Tensor:
+    """Reshape (C,) to (1, C, 1, 1)."""
     return values.view(1, -1, 1, 1)

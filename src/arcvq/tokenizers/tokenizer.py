@@ -1,4 +1,4 @@
-"""Tokenizer: encoder, quantizer, decoder. Images ↔ tokens."""
+"""The Tokenizer: encoder, quantizer, decoder. Images ↔ tokens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,13 @@ from torch import Tensor, nn
 from arcvq.errors import ArcvqError
 from arcvq.nets import Autoencoder
 from arcvq.quantizers import Quantized, Quantizer
-from arcvq.tokenizers.inference import Precision, check_precision, images_at_once, plain_float32, trunk_precision
+from arcvq.tokenizers.inference import (
+    Precision,
+    check_precision,
+    float32_quantizer,
+    inference_batch_size,
+    trunk_precision,
+)
 
 
 class Tokenizer(nn.Module):
@@ -23,7 +29,7 @@ class Tokenizer(nn.Module):
         tokens = tokenizer.encode(images)
         images = tokenizer.decode(tokens)
 
-    `forward` is for training: it returns the reconstruction and the quantizer's whole output.
+    `forward` is for training: it returns the reconstruction and the quantizer's output.
     """
 
     def __init__(
@@ -34,44 +40,44 @@ class Tokenizer(nn.Module):
         image_size: tuple[int, int] | None = None,
         system: str | None = None,
     ) -> None:
-        """`image_size` and `system` only travel with it: what it was trained on, and which row of the tables it is."""
+        """`image_size` (of the training images) and `system` (its name) are only saved with the tokenizer."""
         super().__init__()
         if quantizer.dim != autoencoder.latent_dim:
             raise ArcvqError(
-                f"the quantizer takes latents {quantizer.dim} wide but the autoencoder makes them "
-                f"{autoencoder.latent_dim} wide"
+                f"the quantizer takes latents of width {quantizer.dim}, but the autoencoder makes latents of width "
+                f"{autoencoder.latent_dim}"
             )
         self.autoencoder, self.quantizer = autoencoder, quantizer
         self.channels, self.downsampling = autoencoder.channels, autoencoder.config.downsampling
         self.image_size, self.system = image_size, system
 
     def forward(self, images: Tensor) -> tuple[Tensor, Quantized]:
-        self._check(images)
+        """Training pass: images → the unclamped reconstruction and the quantizer's output with its losses."""
+        self._check_images(images)
         latents, context = self.autoencoder.encode(images.to(self.device, self.dtype))
         quantized = self.quantize(latents)
         return self.autoencoder.decode(quantized.quantized, context).images, quantized
 
     def after_step(self, *outputs: Quantized) -> None:
-        """Update the quantizer, once after each optimizer step, with the outputs of that step's micro-batches."""
+        """Update the quantizer after each optimizer step, with the outputs of that step's micro-batches."""
         self.quantizer.after_step(*outputs)
 
     def encode(self, images: Tensor, *, precision: Precision = "fp32", batch_size: int | None = None) -> Tensor:
         """Images (B, C, H, W) in [-1, 1] → tokens (B, h, w), int64.
 
-        `precision` is that of the trunk (fp32, tf32, fp16, bf16); the search is float32 in all of them. Tokens are for keeps,
-        and another precision than fp32 moves some. Images go through `batch_size` at a time: by default, as many as keep the
-        device busy and fit.
+        `precision` is that of encoder and decoder (fp32, tf32, fp16, bf16); the code search is always float32. A precision other
+        than fp32 changes some tokens. By default, `batch_size` is as large as needed to keep the device busy, and fits its memory.
         """
         self.quantizer.require_codebook()
-        self._check(images)
+        self._check_images(images)
 
-        def work(part: Tensor) -> Tensor:
-            tokens = self._through(part, precision).tokens
+        def encode_batch(batch: Tensor) -> Tensor:
+            tokens = self._encode_and_quantize(batch, precision).tokens
             assert tokens is not None
             return tokens
 
-        with self._inference(precision):
-            return self._in_batches(work, images, batch_size, images.shape[-2:])
+        with self._inference_mode(precision):
+            return self._run_in_batches(encode_batch, images, batch_size, images.shape[-2:])
 
     def decode(self, tokens: Tensor, *, precision: Precision = "fp32", batch_size: int | None = None) -> Tensor:
         """Tokens (B, h, w) → images (B, C, H, W), in [-1, 1]. `precision` and `batch_size` as in `encode`."""
@@ -82,24 +88,24 @@ class Tokenizer(nn.Module):
             raise ArcvqError(f"expected tokens {shape}, got shape {tuple(tokens.shape)}")
         size = torch.Size(side * self.downsampling for side in tokens.shape[1:3])
 
-        def work(part: Tensor) -> Tensor:
-            return self._images(self.quantizer.decode(part.to(self.device)).to(self.dtype), precision)
+        def decode_batch(batch: Tensor) -> Tensor:
+            return self._decode_quantized(self.quantizer.decode(batch.to(self.device)).to(self.dtype), precision)
 
-        with self._inference(precision):
-            return self._in_batches(work, tokens, batch_size, size)
+        with self._inference_mode(precision):
+            return self._run_in_batches(decode_batch, tokens, batch_size, size)
 
     def reconstruct(self, images: Tensor, *, precision: Precision = "fp32", batch_size: int | None = None) -> Tensor:
-        """Images → tokens → images: what is left after the bottleneck, in [-1, 1]. `precision` and `batch_size` as in `encode`."""
-        self._check(images)
+        """Images → quantized latents → images in [-1, 1]. `precision` and `batch_size` as in `encode`."""
+        self._check_images(images)
 
-        def work(part: Tensor) -> Tensor:
-            return self._images(self._through(part, precision).quantized, precision)
+        def reconstruct_batch(batch: Tensor) -> Tensor:
+            return self._decode_quantized(self._encode_and_quantize(batch, precision).quantized, precision)
 
-        with self._inference(precision):
-            return self._in_batches(work, images, batch_size, images.shape[-2:])
+        with self._inference_mode(precision):
+            return self._run_in_batches(reconstruct_batch, images, batch_size, images.shape[-2:])
 
     def speed_up(self, *, compile: bool = False, channels_last: bool = False) -> Tokenizer:
-        """For many images: `torch.compile` the trunk, and lay its weights out with the channels last. Changes this module in place."""
+        """Speed up inference in place: `torch.compile` encoder and decoder, or store their weights channels-last."""
         if channels_last:
             self.to(memory_format=torch.channels_last)
         if compile:
@@ -109,14 +115,15 @@ class Tokenizer(nn.Module):
 
     def latents(self, images: Tensor) -> Tensor:
         """Images → latents (B, D, h, w), before quantization."""
-        self._check(images)
+        self._check_images(images)
         return self.autoencoder.encode(images.to(self.device, self.dtype))[0]
 
     def quantize(self, latents: Tensor) -> Quantized:
+        """Latents (B, D, h, w) → the quantizer's output."""
         return self.quantizer(latents)
 
     def decode_latents(self, latents: Tensor) -> Tensor:
-        """Latents (B, D, h, w), as a prior makes them, are quantized first, then decoded: images in [-1, 1]."""
+        """Quantize and decode latents (B, D, h, w), e.g. those of a prior: images in [-1, 1]."""
         return self.to_images(self.quantize(latents).quantized).clamp(-1, 1)
 
     def to_images(self, quantized: Tensor) -> Tensor:
@@ -124,45 +131,48 @@ class Tokenizer(nn.Module):
         return self.autoencoder.decode(quantized).images
 
     def batch_size(self, height: int, width: int) -> int:
-        """How many images of this size `encode` and `decode` take at a time unless told."""
-        return images_at_once(height, width, self.autoencoder.maps_per_pixel, self.device)
+        """Images of this size that `encode` and `decode` process at a time by default."""
+        return inference_batch_size(height, width, self.autoencoder.maps_per_pixel, self.device)
 
-    def _through(self, images: Tensor, precision: Precision) -> Quantized:
+    def _encode_and_quantize(self, images: Tensor, precision: Precision) -> Quantized:
+        """Images → the quantizer's output, with the encoder in this precision."""
         with trunk_precision(precision, self.device):
             latents = self.latents(images)
         return self.quantize(latents.to(self.dtype))
 
-    def _images(self, quantized: Tensor, precision: Precision) -> Tensor:
+    def _decode_quantized(self, quantized: Tensor, precision: Precision) -> Tensor:
+        """Quantized latents → images in [-1, 1], with the decoder in this precision."""
         with trunk_precision(precision, self.device):
             images = self.to_images(quantized)
         return images.to(self.dtype).clamp(-1, 1)
 
-    def _in_batches(
-        self, work: Callable[[Tensor], Tensor], whole: Tensor, batch_size: int | None, size: torch.Size
+    def _run_in_batches(
+        self, function: Callable[[Tensor], Tensor], inputs: Tensor, batch_size: int | None, size: torch.Size
     ) -> Tensor:
+        """Apply a function to batches of `inputs` and concatenate the results; `size` is the images' height and width."""
         if batch_size is not None and batch_size < 1:
             raise ArcvqError(f"batch_size must be at least 1, got {batch_size}")
-        parts = whole.split(batch_size or self.batch_size(*size))
-        return work(whole) if len(parts) < 2 else torch.cat([work(part) for part in parts])
+        batches = inputs.split(batch_size or self.batch_size(*size))
+        return function(inputs) if len(batches) < 2 else torch.cat([function(batch) for batch in batches])
 
     def modules_to_compile(self) -> list[nn.Module]:
-        """What lies outside quantizers, in the modules that are compiled."""
+        """The modules that `speed_up` compiles: encoder and decoder, without quantizers."""
         return self.autoencoder.modules_to_compile()
 
     @contextmanager
-    def _inference(self, precision: str) -> Iterator[None]:
-        """Without gradient, without the losses of training, and in float32 but for the trunk."""
+    def _inference_mode(self, precision: str) -> Iterator[None]:
+        """Run without gradient, with the quantizer in evaluation mode and in float32."""
         check_precision(precision, self.device)
         was_training = self.quantizer.training
         self.quantizer.eval()
         try:
-            with torch.no_grad(), plain_float32(next(self.parameters())):
+            with torch.no_grad(), float32_quantizer(next(self.parameters())):
                 yield
         finally:
             self.quantizer.train(was_training)
 
     def tokens_per_image(self, height: int, width: int) -> int:
-        """How many tokens an image of this size becomes; 0 when the bottleneck is continuous."""
+        """Number of tokens of an image of this size; 0 for a continuous bottleneck."""
         positions = (height // self.downsampling) * (width // self.downsampling)
         return positions * self.quantizer.tokens_per_position
 
@@ -174,7 +184,8 @@ class Tokenizer(nn.Module):
     def dtype(self) -> torch.dtype:
         return next(self.parameters()).dtype
 
-    def _check(self, images: Tensor) -> None:
+    def _check_images(self, images: Tensor) -> None:
+        """Raise unless images are floats (B, C, H, W) with this tokenizer's channels and a size that it can encode."""
         if images.dim() != 4 or images.shape[1] != self.channels:
             raise ArcvqError(f"expected images (B, {self.channels}, H, W), got shape {tuple(images.shape)}")
         if not images.is_floating_point():
@@ -184,26 +195,27 @@ class Tokenizer(nn.Module):
         self.check_size(*images.shape[-2:])
 
     def check_size(self, height: int, width: int) -> None:
+        """Raise unless both sides are multiples of the downsampling."""
         if height % self.downsampling or width % self.downsampling or not height or not width:
             raise ArcvqError(f"image sides must be multiples of {self.downsampling}, got {height}×{width}")
 
     # ---- files ----------------------------------------------------------------------------------------------------------
 
     def save_pretrained(self, directory: str | Path, *, notes: Mapping[str, Any] | None = None) -> Path:
-        """config.json, model.safetensors and a card (README.md), all or nothing; an older save there is replaced."""
+        """Save config.json, model.safetensors and a model card (README.md) to a folder; replaces an older save."""
         from arcvq.tokenizers.saving import save
 
         return save(self, Path(directory), notes or {})
 
     @classmethod
     def from_pretrained(cls, source: str | Path, *, device: str | torch.device = "cpu") -> Tokenizer:
-        """From a folder, a run, the name of an embedded tokenizer (`tiny`), or a repository on the Hugging Face Hub."""
+        """Load a tokenizer from a folder, a run, an embedded name (`tiny`), or a repository on the Hugging Face Hub."""
         from arcvq.tokenizers.saving import load
 
         return load(source).to(device).eval()
 
     def push_to_hub(self, repository: str, *, private: bool = False, notes: Mapping[str, Any] | None = None) -> str:
-        """Upload to the Hugging Face Hub (log in first: `hf auth login`); returns the page's address."""
+        """Upload to the Hugging Face Hub (log in first: `hf auth login`); returns the repository's address."""
         from arcvq.tokenizers.saving import push
 
         return push(self, repository, private, notes or {})
