@@ -16,7 +16,7 @@ from arcvq.errors import ArcvqError
 from arcvq.storage import check_writable_file, write_json
 from arcvq.tokenizers.inference import choose_device
 from benchmarks import sizes, steps, tokens
-from benchmarks.measure import machine, measure_limits
+from benchmarks.measure import describe_machine, measure_limits
 from benchmarks.tables import write_tables
 
 Rows = Iterator[dict[str, Any]]
@@ -25,14 +25,16 @@ Rows = Iterator[dict[str, Any]]
 def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__, allow_abbrev=False)
     parser.add_argument("command", nargs="?", choices=["tables"], help="write the tables of docs/speed.md")
-    parser.add_argument("--check", action="store_true", help="tables: only say whether they are out of date")
+    parser.add_argument("--check", action="store_true", help="tables: only report whether they are out of date")
     parser.add_argument("--suite", default="small", choices=[*sizes.SUITES, "tokens", "steps"])
     parser.add_argument("--device", metavar="NAME", help="default: cuda if there is one, else cpu")
-    parser.add_argument("--seconds", type=float, default=0.5, metavar="S", help="spent on each measurement")
-    parser.add_argument("--out", type=Path, metavar="FILE.json", help="write what is measured")
+    parser.add_argument(
+        "--seconds", type=float, default=0.5, metavar="S", help="time for each measurement (default: 0.5)"
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE.json", help="write the measurements as JSON")
     parser.add_argument("--model", default="tiny", help="tokens: a run or a saved tokenizer (default: tiny)")
-    parser.add_argument("--data", default="sample", help="tokens: whose test images (default: sample)")
-    parser.add_argument("--presets", nargs="+", metavar="PRESET", help="steps: which")
+    parser.add_argument("--data", default="sample", help="tokens: data set of the test images (default: sample)")
+    parser.add_argument("--presets", nargs="+", metavar="PRESET", help="steps: which presets to train")
     parser.add_argument("--limit", type=positive_int, metavar="N", help="tokens, steps: only the first N images")
     parser.add_argument("--batch-size", type=positive_int, metavar="N", help="tokens, steps: images at a time")
     arguments = parser.parse_args(words)
@@ -41,30 +43,30 @@ def main(words: list[str] | None = None) -> int:
             return write_tables(arguments.check)
         if arguments.out:
             check_writable_file(arguments.out)
-        measure(arguments)
+        run_suite(arguments)
     except ArcvqError as error:
         print(f"benchmarks: {error}", file=sys.stderr)
         return 2
     return 0
 
 
-def measure(arguments: argparse.Namespace) -> None:
-    """Print each row as it is measured. The file is written after each, so that an interruption loses one."""
+def run_suite(arguments: argparse.Namespace) -> None:
+    """Measure a suite: print each row, and write the file after each, so that an interruption loses at most one."""
     device = choose_device(arguments.device)
-    about, measured = suite(arguments, device)
-    document: dict[str, Any] = {**machine(device), "suite": arguments.suite, **about, "rows": []}
+    about, measured = prepare_suite(arguments, device)
+    document: dict[str, Any] = {**describe_machine(device), "suite": arguments.suite, **about, "rows": []}
     for row in measured:
-        print(line(row), flush=True)
+        print(format_row(row), flush=True)
         document["rows"].append(row)
         if arguments.out:
             write_json(arguments.out, document)
 
 
-def suite(arguments: argparse.Namespace, device: torch.device) -> tuple[dict[str, Any], Rows]:
-    """What the file says beside its rows, and the rows."""
+def prepare_suite(arguments: argparse.Namespace, device: torch.device) -> tuple[dict[str, Any], Rows]:
+    """The facts that the file states about a suite, and an iterator that measures its rows."""
     seconds, limit = arguments.seconds, arguments.limit
     if arguments.suite == "tokens":
-        tokenizer, images = tokens.load(arguments.model, arguments.data, device, limit)
+        tokenizer, images = tokens.load_model_and_images(arguments.model, arguments.data, device, limit)
         size = min(len(images), arguments.batch_size or tokenizer.batch_size(images.height, images.width))
         about = {"model": Path(arguments.model).name, "data": arguments.data, "images": len(images), "batch_size": size}
         return about, tokens.token_rows(arguments.model, images, size, device, seconds)
@@ -77,7 +79,8 @@ def suite(arguments: argparse.Namespace, device: torch.device) -> tuple[dict[str
     return about, sizes.size_rows(sizes.SUITES[arguments.suite], tasks, device, limits, seconds)
 
 
-def line(row: dict[str, Any]) -> str:
+def format_row(row: dict[str, Any]) -> str:
+    """The row as one line of text."""
     numbers = [f"{key} {value:,.4g}" for key, value in row.items() if type(value) in (int, float)]
     return "  ".join([f"{row['task']:7}{row['name']:40}", *numbers, row.get("missing", "")]).rstrip()
 

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from benchmarks.contenders import Contender, Missing, all_contenders
-from benchmarks.measure import Limits, cost
+from benchmarks.contenders import Contender, NotInstalled, all_contenders
+from benchmarks.measure import Limits, measure_cost
 
 TASKS = ("assign", "samp", "layer")
 
@@ -22,7 +22,7 @@ class Size(NamedTuple):
 SUITES = {
     "small": [Size(2048, codes, 16) for codes in (256, 1024, 4096)] + [Size(4096, 512, 64)],
     # CIFAR-10's batch of 1,024 images (D = 64), and 30 images of 32 × 32 tokens (D = 16). The largest sizes come last, because
-    # the plain way fragments the memory there.
+    # plain PyTorch fragments the memory there.
     "full": [Size(30_720, 512, 16), Size(30_720, 1024, 16), Size(65_536, 512, 64)]
     + [Size(tokens, 16_384, 16) for tokens in (4096, 30_720, 122_880)]
     + [Size(30_720, codes, 16) for codes in (4096, 65_536, 100_000, 262_144, 1_000_000)],
@@ -38,18 +38,21 @@ def size_rows(
     contenders = [each for each in all_contenders(device) if each.task in tasks]
     for size in sizes:
         for contender in contenders:
-            if contender.most_codes is None or size.codes <= contender.most_codes:
+            if contender.max_codes is None or size.codes <= contender.max_codes:
                 row = {"task": contender.task, "name": contender.name, **size._asdict()}
-                yield row | _measured(size, contender, device, limits, seconds)
+                yield row | _measure_contender(size, contender, device, limits, seconds)
 
 
-def _measured(size: Size, contender: Contender, device: torch.device, limits: Limits, seconds: float) -> dict[str, Any]:
+def _measure_contender(
+    size: Size, contender: Contender, device: torch.device, limits: Limits, seconds: float
+) -> dict[str, Any]:
+    """The cost of one contender at one size, or under `missing` why there is none."""
     generator = torch.Generator().manual_seed(0)
     latents = torch.randn(size.tokens, size.width, generator=generator).to(device)
     codes = torch.randn(size.codes, size.width, generator=generator).to(device)
     try:
-        row = cost(contender.make(latents, codes), device, seconds)
-    except Missing as missing:
+        row = measure_cost(contender.make(latents, codes), device, seconds)
+    except NotInstalled as missing:
         return {"missing": str(missing)}
     except (MemoryError, RuntimeError) as error:  # on a CPU, torch raises a RuntimeError when memory runs out
         if isinstance(error, RuntimeError) and "memory" not in str(error):
@@ -63,7 +66,7 @@ def _measured(size: Size, contender: Contender, device: torch.device, limits: Li
 
 
 def least_work(size: Size, task: str) -> tuple[float, float]:
-    """Operations and bytes that the task needs, whoever does it.
+    """The operations and bytes that a task needs at least.
 
     All tokens times all codes is a product of 2·N·K·D operations. The search takes one. The ArcLoss takes three: one forward
     and two backward (the scores again, and the gradient). A layer counts as its search alone. Latents, codes and results

@@ -18,7 +18,7 @@ from arcvq.systems import TokenizerConfig, load_config
 from arcvq.training import Trainer
 from arcvq.training.launch import make_accelerator
 
-# How many images, and their shape. Their pixels are noise: the time of a step does not depend on them.
+# Number and shape of the images. Their pixels are random, because the time of a step does not depend on them.
 SHAPES = {
     "sample": (10_000, 1, 28, 28),
     "mnist": (60_000, 1, 28, 28),
@@ -32,22 +32,23 @@ WAYS: dict[str, dict[str, Any]] = {
     "bf16 captured": {"precision": "bf16", "capture": "always", "compile": False},
     "bf16 captured compiled": {"precision": "bf16", "capture": "always", "compile": True},
 }
-LEAST_EPOCHS = 3
+MIN_EPOCHS = 3
 
 
 def step_rows(
     presets: Sequence[str], device: torch.device, limit: int | None, batch_size: int | None, seconds: float
 ) -> Iterator[dict[str, Any]]:
-    """A row per preset and way. `milliseconds` is a step's mean over an epoch, with its smaller last batch."""
+    """A row per preset and way. `milliseconds` is the mean step of the median epoch, whose last batch may be smaller."""
     for preset in presets:
         for name, way in WAYS.items():
             if device.type == "cuda" or way["capture"] == "never":
-                config = _config(preset, way, device, batch_size)
+                config = _step_config(preset, way, device, batch_size)
                 row = {"task": "step", "name": f"{preset}, {name}", "preset": preset, "way": name, **way}
-                yield row | {"batch_size": config.data.batch_size} | _measured(config, limit, seconds)
+                yield row | {"batch_size": config.data.batch_size} | _measure_steps(config, limit, seconds)
 
 
-def _config(preset: str, way: dict[str, Any], device: torch.device, batch_size: int | None) -> TokenizerConfig:
+def _step_config(preset: str, way: dict[str, Any], device: torch.device, batch_size: int | None) -> TokenizerConfig:
+    """The preset with the settings of one way of computing."""
     settings = [f"--training.{key}={str(value).lower()}" for key, value in way.items()]
     settings += ["--training.device=cpu"] if device.type == "cpu" else []
     settings += [f"--data.batch_size={batch_size}"] if batch_size else []
@@ -56,10 +57,11 @@ def _config(preset: str, way: dict[str, Any], device: torch.device, batch_size: 
     return config
 
 
-def _measured(config: TokenizerConfig, limit: int | None, seconds: float) -> dict[str, float]:
-    torch.compiler.reset()  # nothing compiled for the row before counts
+def _measure_steps(config: TokenizerConfig, limit: int | None, seconds: float) -> dict[str, float]:
+    """Time, throughput and memory of a training step, measured over whole epochs."""
+    torch.compiler.reset()  # forget what earlier rows compiled
     gc.collect()
-    source = ImageSource(_noise(config.data.name, limit), config.data.batch_size)
+    source = ImageSource(_random_images(config.data.name, limit), config.data.batch_size)
     with tempfile.TemporaryDirectory() as folder:
         accelerator = make_accelerator(config.training)
         task = config.build(source)
@@ -69,10 +71,10 @@ def _measured(config: TokenizerConfig, limit: int | None, seconds: float) -> dic
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
         trainer.begin()
-        _epoch(trainer)  # compiles and captures
+        _time_epoch(trainer)  # compiles and captures
         times: list[float] = []
-        while len(times) < LEAST_EPOCHS or sum(times) * source.batches_per_epoch < seconds:
-            times.append(_epoch(trainer))
+        while len(times) < MIN_EPOCHS or sum(times) * source.batches_per_epoch < seconds:
+            times.append(_time_epoch(trainer))
         step = statistics.median(times)
         row = {
             "milliseconds": 1e3 * step,
@@ -84,8 +86,8 @@ def _measured(config: TokenizerConfig, limit: int | None, seconds: float) -> dic
         return row
 
 
-def _epoch(trainer: Trainer) -> float:
-    """Seconds of a step, over one epoch. The device is waited for at the epoch's ends only."""
+def _time_epoch(trainer: Trainer) -> float:
+    """Seconds per step over one epoch, with a synchronization only before and after the epoch."""
     wait = torch.cuda.synchronize if trainer.device.type == "cuda" else lambda: None
     trainer.position.step = 0  # a measurement may be longer than the training
     count = trainer.source.batches_per_epoch
@@ -97,9 +99,10 @@ def _epoch(trainer: Trainer) -> float:
     return (time.perf_counter() - began) / count
 
 
-def _noise(name: str, limit: int | None) -> InMemoryImages:
+def _random_images(name: str, limit: int | None) -> InMemoryImages:
+    """Random images in the number and shape of a data set."""
     if name not in SHAPES:
-        raise ArcvqError(f"the suite steps knows the data sets {', '.join(SHAPES)}, not {name}")
+        raise ArcvqError(f"the suite steps cannot use the data set {name}: expected one of {', '.join(SHAPES)}")
     count, *shape = SHAPES[name]
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randint(0, 256, (min(count, limit or count), *shape), dtype=torch.uint8, generator=generator)

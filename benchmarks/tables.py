@@ -1,4 +1,4 @@
-"""The tables of docs/speed.md, between the markers `<!-- NAME:begin -->` and `<!-- NAME:end -->`, from benchmarks/NAME.json."""
+"""Writes the tables of docs/speed.md: benchmarks/NAME.json goes between the markers `<!-- NAME:begin -->` and `<!-- NAME:end -->`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import csv
 import json
 import re
 import statistics
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from arcvq.storage import write_bytes
+from reproduction.tables import markdown_table
 
 ROOT = Path(__file__).resolve().parent.parent
 HEADINGS = {
@@ -18,17 +18,17 @@ HEADINGS = {
     "samp": "Search and ArcLoss, forward and backward: milliseconds, share of the limit, MiB.",
     "layer": "One layer, forward and backward: milliseconds, MiB.",
 }
-# The same training, computed in other ways: the ending of its results' names → the way.
+# The same training computed in three ways: suffix of the results' names → label.
 WAYS = {"-eager": "fp32, eager", "": "fp32, captured and compiled", "-bf16": "bf16, captured and compiled"}
 MARKED = re.compile(r"<!-- ([\w-]+):begin -->\n.*?<!-- \1:end -->", re.DOTALL)
 
 
 def write_tables(check: bool, root: Path = ROOT) -> int:
-    """1 if `check` finds old tables."""
+    """Write the tables that are out of date; with `check` only report them and return 1 if there are any."""
     page = root / "docs" / "speed.md"
     old = page.read_text(encoding="utf-8")
     new = MARKED.sub(
-        lambda found: f"<!-- {found[1]}:begin -->\n{section(found[1], root)}\n<!-- {found[1]}:end -->", old
+        lambda found: f"<!-- {found[1]}:begin -->\n{section_text(found[1], root)}\n<!-- {found[1]}:end -->", old
     )
     if new != old and not check:
         write_bytes(page, new.encode())
@@ -36,11 +36,12 @@ def write_tables(check: bool, root: Path = ROOT) -> int:
     return int(check and new != old)
 
 
-def section(name: str, root: Path) -> str:
+def section_text(name: str, root: Path) -> str:
+    """What stands between the markers of `name`: a line about the measurement, then the tables."""
     if name == "quality":
-        return "\n".join(quality(root / "results" / "runs.csv"))
+        return "\n".join(quality_table(root / "results" / "runs.csv"))
     document = json.loads((root / "benchmarks" / f"{name}.json").read_text(encoding="utf-8"))
-    threads = f", {document['threads']} threads" if "CPU" in document["device"] else ""  # a GPU's host does not matter
+    threads = f", {document['threads']} threads" if "CPU" in document["device"] else ""  # only matters for a CPU
     about = f"{document['device']}{threads}, torch {document['versions']['torch']}, {document['date']}"
     if "limits" in document:
         limit = document["limits"]["measured"]
@@ -49,30 +50,31 @@ def section(name: str, root: Path) -> str:
     if document.get("suite") == "tokens":
         images = f"{document['images']:,} test images of {document['data']}, {document['batch_size']:,} at a time"
         about += f"; `{document['model']}`, {images}"
-    lines = {"tokens": tokens, "steps": steps}.get(document.get("suite"), sizes)(document["rows"])
+    lines = {"tokens": tokens_table, "steps": steps_table}.get(document.get("suite"), size_tables)(document["rows"])
     return "\n".join([f"{about}.", "", *lines])
 
 
-def sizes(rows: list[dict[str, Any]]) -> list[str]:
+def size_tables(rows: list[dict[str, Any]]) -> list[str]:
     """A table per task: a row per size, a column per contender, the fastest in bold."""
     lines: list[str] = []
     for task, heading in HEADINGS.items():
-        own = [row for row in rows if row["task"] == task]
-        names = list(dict.fromkeys(row["name"] for row in own if "milliseconds" in row))
+        task_rows = [row for row in rows if row["task"] == task]
+        names = list(dict.fromkeys(row["name"] for row in task_rows if "milliseconds" in row))
         found: dict[tuple[int, ...], dict[str, dict[str, Any]]] = {}
-        for row in own:
+        for row in task_rows:
             found.setdefault((row["width"], row["tokens"], row["codes"]), {})[row["name"]] = row
         body = []
-        for (width, tokens, codes), here in sorted(found.items()):
-            fastest = min(row["milliseconds"] for row in here.values() if "milliseconds" in row)
-            cells = [_cell(here.get(name), fastest, share=task != "layer") for name in names]
+        for (width, tokens, codes), row_of in sorted(found.items()):
+            fastest = min(row["milliseconds"] for row in row_of.values() if "milliseconds" in row)
+            cells = [_cost_cell(row_of.get(name), fastest, share=task != "layer") for name in names]
             body.append([f"{tokens:,}", f"{codes:,}", str(width), *cells])
         if names:
-            lines += [heading, "", *table(["N", "K", "D", *names], body, left=0), ""]
+            lines += [heading, "", *markdown_table(["N", "K", "D", *names], body, left=0), ""]
     return lines[:-1]
 
 
-def _cell(row: dict[str, Any] | None, fastest: float, share: bool) -> str:
+def _cost_cell(row: dict[str, Any] | None, fastest: float, share: bool) -> str:
+    """Time, memory and, if `share`, share of the device's limit; the fastest in bold."""
     if row is None or "missing" in row:
         return "–" if row is None else row["missing"].partition(":")[0]
     time = f"{row['milliseconds']:.3g}" if row["milliseconds"] < 100 else f"{row['milliseconds']:,.0f}"
@@ -82,7 +84,8 @@ def _cell(row: dict[str, Any] | None, fastest: float, share: bool) -> str:
     )
 
 
-def tokens(rows: list[dict[str, Any]]) -> list[str]:
+def tokens_table(rows: list[dict[str, Any]]) -> list[str]:
+    """A row per precision and memory layout."""
     body = [
         [row["name"], f"{row['agreement']:.3%}", f"{row['psnr']:.3f}", f"{row['psnr_difference']:+.4f}"]
         + [f"{row[f'{way}_images_per_second']:,.0f}" for way in ("encode", "decode")]
@@ -90,10 +93,13 @@ def tokens(rows: list[dict[str, Any]]) -> list[str]:
         for row in rows
         if "missing" not in row
     ]
-    return table(["precision", "same tokens as fp32", "PSNR", "to fp32", "encoded/s", "decoded/s", "MiB"], body)
+    return markdown_table(
+        ["precision", "same tokens as fp32", "PSNR", "to fp32", "encoded/s", "decoded/s", "MiB"], body
+    )
 
 
-def steps(rows: list[dict[str, Any]]) -> list[str]:
+def steps_table(rows: list[dict[str, Any]]) -> list[str]:
+    """A row per preset and way of computing."""
     body = [
         [
             row["preset"],
@@ -104,25 +110,20 @@ def steps(rows: list[dict[str, Any]]) -> list[str]:
         ]
         for row in rows
     ]
-    return table(["preset", "way", "batch", "ms a step", "images/s"], body, left=2)
+    return markdown_table(["preset", "way", "batch", "ms a step", "images/s"], body, left=2)
 
 
-def quality(runs: Path) -> list[str]:
-    """What a faster step does to the result: cifar10/arcvq-vae computed in three ways, under the protocol `exact`."""
+def quality_table(runs: Path) -> list[str]:
+    """The metrics of cifar10/arcvq-vae computed in three ways, from runs.csv, under the protocol `exact`."""
     with runs.open(encoding="utf-8", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["data"] == "cifar10" and row["protocol"] == "exact"]
     body = []
     for ending, way in WAYS.items():
-        own = [row for row in rows if row["name"] == f"arcvq-vae{ending}"]
+        task_rows = [row for row in rows if row["name"] == f"arcvq-vae{ending}"]
         cells = [
             f"{statistics.fmean(values) * scale:.{digits}f} ± {statistics.stdev(values) * scale:.{digits}f}{unit}"
             for metric, scale, digits, unit in (("psnr", 1, 2, ""), ("rfid", 1, 2, ""), ("usage", 100, 1, "%"))
-            if (values := [float(row[metric]) for row in own])
+            if (values := [float(row[metric]) for row in task_rows])
         ]
-        body.append([way, str(len(own)), *cells])
-    return table(["way", "seeds", "PSNR", "rFID", "usage"], body)
-
-
-def table(headings: Sequence[str], body: Sequence[Sequence[str]], left: int = 1) -> list[str]:
-    rule = "|".join(["---"] * left + ["---:"] * (len(headings) - left))
-    return [f"| {' | '.join(headings)} |", f"|{rule}|", *(f"| {' | '.join(row)} |" for row in body)]
+        body.append([way, str(len(task_rows)), *cells])
+    return markdown_table(["way", "seeds", "PSNR", "rFID", "usage"], body)

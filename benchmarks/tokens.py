@@ -13,12 +13,13 @@ from arcvq.errors import ArcvqError
 from arcvq.metrics import evaluate
 from arcvq.tokenizers import Tokenizer
 from arcvq.tokenizers.inference import PRECISIONS, Precision, check_precision
-from benchmarks.measure import cost
+from benchmarks.measure import measure_cost
 
 WAYS: dict[str, dict[str, bool]] = {"plain": {}, "channels last": {"channels_last": True}}
 
 
-def load(model: str, data: str, device: torch.device, limit: int | None) -> tuple[Tokenizer, Images]:
+def load_model_and_images(model: str, data: str, device: torch.device, limit: int | None) -> tuple[Tokenizer, Images]:
+    """The tokenizer, and the test images that fit it, on the device."""
     tokenizer = Tokenizer.from_pretrained(model, device=device)
     tokenizer.quantizer.require_codebook()
     images = load_images(data, split="test", image_size=tokenizer.image_size, limit=limit).to(device)
@@ -41,17 +42,17 @@ def token_rows(
             except ArcvqError as error:
                 yield row | {"missing": str(error)}
                 continue
-            tokens, psnr = _quality(tokenizer, images, precision, batch_size, device)
+            tokens, psnr = _measure_quality(tokenizer, images, precision, batch_size, device)
             expected = expected or (tokens, psnr)
             agreement = float((tokens == expected[0]).double().mean())
             quality = {"agreement": agreement, "psnr": psnr, "psnr_difference": psnr - expected[1]}
-            yield row | quality | _speed(tokenizer, images, precision, batch_size, device, seconds)
+            yield row | quality | _measure_speed(tokenizer, images, precision, batch_size, device, seconds)
 
 
-def _quality(
+def _measure_quality(
     tokenizer: Tokenizer, images: Images, precision: Precision, batch_size: int, device: torch.device
 ) -> tuple[Tensor, float]:
-    """All tokens, and the mean PSNR under the protocol `exact`."""
+    """The tokens of all images, and the mean PSNR under the protocol `exact`."""
     found: list[Tensor] = []
 
     def reconstruct(batch: Tensor) -> tuple[Tensor, Tensor]:
@@ -63,10 +64,10 @@ def _quality(
     return torch.cat(found), result.metrics["psnr"]
 
 
-def _speed(
+def _measure_speed(
     tokenizer: Tokenizer, images: Images, precision: Precision, batch_size: int, device: torch.device, seconds: float
 ) -> dict[str, float]:
-    """One batch that lies on the device as bytes: encoded, and decoded."""
+    """Speed and memory of encoding and decoding one batch of 8-bit images that is already on the device."""
     pixels = images.gather(torch.arange(batch_size))
     tokens = tokenizer.encode(to_unit(pixels), precision=precision, batch_size=batch_size)
     steps = {
@@ -75,7 +76,7 @@ def _speed(
     }
     row = {}
     for name, step in steps.items():
-        measured = cost(step, device, seconds)
+        measured = measure_cost(step, device, seconds)
         row[f"{name}_images_per_second"] = 1e3 * batch_size / measured["milliseconds"]
         row[f"{name}_mebibytes"] = measured["mebibytes"]
     return row

@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from arcvq import Tokenizer, functional
+from arcvq.tokenizers.saving import from_config, to_config
 from benchmarks import contenders, measure, sizes, steps
 from benchmarks.__main__ import main
 from benchmarks.contenders import MARGIN, SCALE, TOP_K, plain_arc_loss, plain_assign
-from benchmarks.measure import Limits, cost, measure_limits
+from benchmarks.measure import Limits, measure_cost, measure_limits
 from benchmarks.sizes import Size, least_work, size_rows
 
 CPU = torch.device("cpu")
@@ -21,10 +22,10 @@ TINY = [Size(64, 16, 8), Size(64, 32, 8)]
 
 
 @pytest.fixture(autouse=True)
-def _small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(measure.PRODUCT, "cpu", 64)
-    monkeypatch.setitem(measure.COPY, "cpu", 2**16)
-    monkeypatch.setattr(measure, "cost", lambda function, device, seconds: cost(function, device, 0.0))
+def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(measure.MATRIX_SIDE, "cpu", 64)
+    monkeypatch.setitem(measure.COPY_BYTES, "cpu", 2**16)
+    monkeypatch.setattr(measure, "measure_cost", lambda function, device, seconds: measure_cost(function, device, 0.0))
 
 
 def run(path: Path, *words: str) -> dict[str, Any]:
@@ -32,14 +33,14 @@ def run(path: Path, *words: str) -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def test_plain_search_and_arc_loss_equal_ours() -> None:
+def test_plain_functions_equal_ours() -> None:
     latents, codes = torch.randn(200, 8), torch.randn(16, 8)
     assert torch.equal(plain_assign(latents, codes), functional.assign(latents, codes, "cosine"))
     expected = functional.arc_loss(latents, codes, SCALE, MARGIN, TOP_K)
     torch.testing.assert_close(plain_arc_loss(latents, codes), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_every_contender_has_time_or_reason_at_every_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_contender_has_time_or_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sizes.SUITES, "small", TINY)
     rows = run(tmp_path / "small.json")["rows"]
     assert len(rows) == len(TINY) * len(contenders.all_contenders(CPU))
@@ -50,14 +51,14 @@ def test_every_contender_has_time_or_reason_at_every_size(tmp_path: Path, monkey
             assert row["limit_fraction"] == pytest.approx(row["limit_milliseconds"] / row["milliseconds"])
 
 
-def test_search_suite_measures_the_search_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_suite_measures_only_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sizes.SUITES, "search", TINY[:1])
     rows = run(tmp_path / "search.json", "--suite", "search")["rows"]
     assert [row["name"] for row in rows] == ["arcvq chunked", "plain", "faiss IndexFlatIP"]
     assert {row["task"] for row in rows} == {"assign"}
 
 
-def test_library_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(name: str) -> None:
         raise ImportError(name)
 
@@ -77,7 +78,7 @@ def test_out_of_memory_gives_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "milliseconds" not in rows["plain"]
 
 
-def test_memory_is_the_peak_beyond_what_was_held() -> None:
+def test_memory_is_peak_beyond_held() -> None:
     held = torch.zeros(2**20)
 
     def work() -> torch.Tensor:
@@ -86,23 +87,23 @@ def test_memory_is_the_peak_beyond_what_was_held() -> None:
         del first
         return second.sum()
 
-    assert cost(work, CPU, 0.0)["mebibytes"] == pytest.approx(8, abs=0.1)
+    assert measure_cost(work, CPU, 0.0)["mebibytes"] == pytest.approx(8, abs=0.1)
 
 
-def test_our_blocks_need_less_memory_than_the_plain_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_need_less_memory_than_plain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(functional.chunks.BLOCK_ELEMENTS, "cpu", 2**14)
     rows = {row["name"]: row for row in size_rows([Size(1024, 256, 8)], ["samp"], CPU, LIMITS, seconds=0.0)}
     assert rows["arcvq chunked"]["mebibytes"] < rows["plain"]["mebibytes"] / 5
 
 
-def test_limit_is_the_slower_of_computing_and_moving() -> None:
+def test_limit_is_slower_of_computing_and_moving() -> None:
     assert LIMITS.milliseconds(operations=2e9, moved=1e6) == 2000
     assert LIMITS.milliseconds(operations=1e9, moved=3e6) == 3000
     assert least_work(Size(10, 20, 4), "samp")[0] == 4 * 2 * 10 * 20 * 4
 
 
-def test_limits_follow_from_the_times_of_a_product_and_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "cost", lambda function, device, seconds: {"fastest": 2.0})
+def test_limits_follow_from_product_and_copy_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "measure_cost", lambda function, device, seconds: {"fastest": 2.0})
     found = measure_limits(CPU)
     assert found.operations_per_second == pytest.approx(2 * 64**3 / 2e-3)
     assert found.bytes_per_second == pytest.approx(2 * 2**16 / 2e-3)
@@ -122,7 +123,7 @@ def test_tokens_suite_compares_precisions_with_fp32(tmp_path: Path) -> None:
     assert "NVIDIA" in rows["tf32 plain"]["missing"]
 
 
-def test_steps_suite_measures_any_system(tmp_path: Path) -> None:
+def test_steps_suite_measures_presets(tmp_path: Path) -> None:
     presets = ["sample/vae", "sample/hvq-vae"]
     words = ["--suite", "steps", "--presets", *presets, "--limit", "12", "--batch-size", "8"]
     rows = run(tmp_path / "steps.json", *words)["rows"]
@@ -130,7 +131,7 @@ def test_steps_suite_measures_any_system(tmp_path: Path) -> None:
     assert all(row["milliseconds"] > 0 and row["batch_size"] == 8 for row in rows)
 
 
-def test_interruption_keeps_the_rows_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interruption_keeps_earlier_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(*_: object) -> Iterator[dict[str, Any]]:
         yield {"task": "step", "name": "first", "milliseconds": 1.0}
         raise KeyboardInterrupt
@@ -151,15 +152,15 @@ def test_interruption_keeps_the_rows_before(tmp_path: Path, monkeypatch: pytest.
         (["--suite", "tokens", "--data", "smaple"], "smaple"),
     ],
 )
-def test_wrong_call_is_one_line(words: list[str], fact: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_argument_is_one_line(words: list[str], fact: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--device", "cpu", *words]) == 2
     error = capsys.readouterr().err
     assert fact in error
     assert error.count("\n") == 1
 
 
-def test_tokens_suite_refuses_images_of_other_channels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = {**Tokenizer.from_pretrained("tiny").to_config(), "channels": 3}
-    Tokenizer.from_config(config).save_pretrained(tmp_path / "colour")
+def test_tokens_suite_refuses_other_channels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = to_config(Tokenizer.from_pretrained("tiny"))
+    from_config({**config, "channels": 3}).save_pretrained(tmp_path / "colour")
     assert main(["--suite", "tokens", "--device", "cpu", "--model", str(tmp_path / "colour"), "--limit", "2"]) == 2
     assert "channels" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""docs/speed.md shows what the JSON files say."""
+"""docs/speed.md shows the numbers of the JSON files."""
 
 import json
 import shutil
@@ -8,41 +8,44 @@ from typing import Any
 import pytest
 
 from benchmarks.__main__ import main
-from benchmarks.tables import section, write_tables
+from benchmarks.tables import section_text, write_tables
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted((ROOT / "benchmarks").glob("*.json"))
 HEAD = {"date": "2026-01-02", "device": "A CPU", "threads": 2, "versions": {"torch": "2.11"}}
 
 
-def written(root: Path, document: dict[str, Any]) -> str:
+def section_of(root: Path, document: dict[str, Any]) -> str:
+    """The section of the page that is section_of for this document."""
     (root / "benchmarks").mkdir()
     (root / "benchmarks" / "mine.json").write_text(json.dumps(HEAD | document), encoding="utf-8")
-    return section("mine", root)
+    return section_text("mine", root)
 
 
-def test_page_is_up_to_date() -> None:
+def test_speed_page_is_up_to_date() -> None:
     assert main(["tables", "--check"]) == 0
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_every_file_is_in_the_page(path: Path) -> None:
+def test_every_json_file_is_in_page(path: Path) -> None:
     assert f"<!-- {path.stem}:begin -->" in (ROOT / "docs" / "speed.md").read_text(encoding="utf-8")
 
 
-def test_old_tables_are_found_and_rewritten(tmp_path: Path) -> None:
+def test_outdated_tables_are_rewritten(tmp_path: Path) -> None:
     for name in ("docs/speed.md", "results/runs.csv", *(f"benchmarks/{path.name}" for path in FILES)):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     page = tmp_path / "docs" / "speed.md"
-    right = page.read_text(encoding="utf-8")
-    page.write_text(right.replace("| cifar10/arcvq-vae | fp32 eager |", "| another | fp32 eager |"), encoding="utf-8")
+    expected = page.read_text(encoding="utf-8")
+    page.write_text(
+        expected.replace("| cifar10/arcvq-vae | fp32 eager |", "| another | fp32 eager |"), encoding="utf-8"
+    )
     assert write_tables(check=True, root=tmp_path) == 1
     assert write_tables(check=False, root=tmp_path) == 0
-    assert page.read_text(encoding="utf-8") == right
+    assert page.read_text(encoding="utf-8") == expected
 
 
-def test_table_of_sizes_has_the_measured_numbers(tmp_path: Path) -> None:
+def test_size_table_has_measured_numbers(tmp_path: Path) -> None:
     size = {"task": "assign", "tokens": 2048, "codes": 1024, "width": 16, "limit_fraction": 0.25, "mebibytes": 2.0}
     rows = [
         {**size, "name": "ours", "milliseconds": 1.25},
@@ -51,16 +54,16 @@ def test_table_of_sizes_has_the_measured_numbers(tmp_path: Path) -> None:
         {**size, "codes": 65536, "name": "theirs", "missing": "out of memory"},
     ]
     limits = {"measured": {"operations_per_second": 1.5e12, "bytes_per_second": 2e10}}
-    text = written(tmp_path, {"suite": "small", "limits": limits, "rows": rows})
+    text = section_of(tmp_path, {"suite": "small", "limits": limits, "rows": rows})
     assert text.startswith("A CPU, 2 threads, torch 2.11, 2026-01-02; limit 1.5 float32 TFLOP/s and 20 GB/s.\n")
     assert "| 2,048 | 1,024 | 16 | **1.25**, 25%, 2.0 | 2.5, 25%, 2.0 |" in text
     assert "| 2,048 | 65,536 | 16 | **180**, 25%, 2.0 | out of memory |" in text
 
 
-def test_table_of_precisions_has_the_measured_numbers(tmp_path: Path) -> None:
+def test_precision_table_has_measured_numbers(tmp_path: Path) -> None:
     row = {"name": "fp32 plain", "agreement": 1.0, "psnr": 20.0, "psnr_difference": 0.0, "encode_images_per_second": 1234.0,
            "decode_images_per_second": 99.0, "encode_mebibytes": 5.0, "decode_mebibytes": 6.0}  # fmt: skip
     about = {"suite": "tokens", "model": "tiny", "data": "sample", "images": 64, "batch_size": 32}
-    text = written(tmp_path, {**about, "rows": [row, {"name": "tf32 plain", "missing": "needs an NVIDIA GPU"}]})
+    text = section_of(tmp_path, {**about, "rows": [row, {"name": "tf32 plain", "missing": "needs an NVIDIA GPU"}]})
     assert "| fp32 plain | 100.000% | 20.000 | +0.0000 | 1,234 | 99 | 6 |" in text
     assert "tf32" not in text
