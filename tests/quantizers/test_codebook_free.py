@@ -113,7 +113,7 @@ def test_lfq_begins_with_balanced_bits(heads: int, shape: tuple[int, ...]) -> No
 @pytest.mark.parametrize(
     ("cls", "options", "message"),
     [
-        (FSQ, {"codebook_size": 500}, "codebook_size 500 is not a power of two: say which levels multiply to it"),
+        (FSQ, {"codebook_size": 500}, "codebook_size 500 is not a power of two: give levels"),
         (FSQ, {"codebook_size": 512, "levels": [8, 8]}, "levels [8, 8] make 64 codes, but codebook_size is 512"),
         (FSQ, {"codebook_size": 4, "levels": [4, 1]}, "levels: each channel needs at least 2, got [4, 1]"),
         (FSQ, {"codebook_size": 512, "code_dim": 4}, "code_dim must be the number of levels, 3, got 4"),
@@ -121,7 +121,7 @@ def test_lfq_begins_with_balanced_bits(heads: int, shape: tuple[int, ...]) -> No
         (LFQ, {"codebook_size": 1}, "codebook_size must be a power of two from 2 on"),
         (LFQ, {"code_dim": 8}, "code_dim must be the number of bits, 9, got 8"),
         (LFQ, {"arc": {}}, "unknown option 'arc'"),
-        (LFQ, {"balanced": True}, "balanced sets the linear map to the bits, and there is none: dim is 9"),
+        (LFQ, {"balanced": True}, "balanced needs a linear layer before the bits, and there is none: dim is 9"),
     ],
 )
 def test_wrong_options_are_described(cls: type[Quantizer], options: dict[str, object], message: str) -> None:

@@ -27,16 +27,16 @@ def test_a_vector_for_each_image_depends_on_all_its_positions(cls: type[Continuo
 def test_the_gaussian_draws_around_its_mean_with_its_variance() -> None:
     quantizer = Gaussian(4, latent_dim=2)
     parameters = torch.tensor([[1.0, -2.0, 0.0, -3.0]]).expand(20_000, 4)
-    z, divergence = quantizer.posterior(parameters, draw=True)
+    z, divergence = quantizer.posterior(parameters, sample=True)
     torch.testing.assert_close(z.mean(dim=0), torch.tensor([1.0, -2.0]), rtol=0, atol=0.03)
     torch.testing.assert_close(z.var(dim=0), torch.tensor([0.0, -3.0]).exp(), rtol=0.05, atol=0)
     torch.testing.assert_close(divergence[0], gaussian_kl(parameters[0, :2], parameters[0, 2:]))
-    assert torch.equal(quantizer.posterior(parameters, draw=False)[0], parameters[:, :2])
+    assert torch.equal(quantizer.posterior(parameters, sample=False)[0], parameters[:, :2])
 
 
 def test_a_wild_encoder_leaves_the_gaussian_finite() -> None:
     parameters = torch.tensor([[1.0, 2.0, 500.0, -500.0]], requires_grad=True)
-    z, divergence = Gaussian(4, latent_dim=2).posterior(parameters, draw=True)
+    z, divergence = Gaussian(4, latent_dim=2).posterior(parameters, sample=True)
     (z.sum() + divergence.sum()).backward()
     assert z.isfinite().all()
     assert divergence.isfinite().all()
@@ -47,8 +47,8 @@ def test_a_wild_encoder_leaves_the_gaussian_finite() -> None:
 def test_the_sphere_is_kept_in_training_and_evaluation() -> None:
     quantizer = VonMisesFisher(4, latent_dim=65)
     parameters = torch.randn(50, 66)
-    for draw in (True, False):
-        z, divergence = quantizer.posterior(parameters, draw)
+    for sample in (True, False):
+        z, divergence = quantizer.posterior(parameters, sample)
         torch.testing.assert_close(z.norm(dim=1), torch.ones(50))
     kappa = 1 + torch.nn.functional.softplus(parameters[:, -1])
     torch.testing.assert_close(divergence, vmf_kl(kappa, 65).float())
@@ -64,7 +64,7 @@ def test_the_gradient_of_the_draw_is_the_one_that_is_said() -> None:
         kappa = 1 + torch.nn.functional.softplus(parameters[:, -1])
         torch.manual_seed(2)
         if layer:
-            z, _ = quantizer.posterior(parameters, draw=True)
+            z, _ = quantizer.posterior(parameters, sample=True)
         else:
             z = sample_vmf(unit(parameters[:, :-1]), kappa, implicit=gradient == "implicit")
         return torch.autograd.grad(z[:, 0].sum(), parameters)[0]
@@ -83,7 +83,7 @@ def test_the_loss_is_the_divergence_per_image_element_and_the_rate_is_in_nats(cl
         parameters = quantizer.to_posterior(
             latents.movedim(1, -1).reshape(5, 24)
         )  # one vector for an image's six positions
-        _, divergence = quantizer.posterior(parameters, draw=False)
+        _, divergence = quantizer.posterior(parameters, sample=False)
     assert divergence.shape == (5,)
     assert set(out.losses) == {"divergence"}
     assert out.losses["divergence"].item() == pytest.approx(2 * divergence.mean().item() / (6 * 16), rel=1e-5)

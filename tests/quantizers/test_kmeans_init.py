@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from arcvq import VQ, ArcVQ, ArcvqError
-from arcvq.quantizers.kmeans import kmeans, spread_points
+from arcvq.quantizers.kmeans import kmeans, kmeans_plus_plus
 
 
 def clusters() -> tuple[torch.Tensor, torch.Tensor]:
@@ -29,13 +29,13 @@ def test_start_has_a_point_of_every_well_separated_cluster(seed: int) -> None:
     """Forty distinct rows drawn at random miss some of forty clusters all but surely."""
     cluster = torch.arange(40).repeat(25)
     points = 10 * torch.eye(40)[cluster] + 0.001 * torch.randn(1000, 40)
-    rows = spread_points(points, 40, torch.Generator().manual_seed(seed))
+    rows = kmeans_plus_plus(points, 40, torch.Generator().manual_seed(seed))
     assert cluster[rows].unique().numel() == 40
 
 
 def test_start_takes_distinct_points_while_there_are_any() -> None:
     points = torch.randn(5, 3).repeat(20, 1)
-    rows = spread_points(points, 8, torch.Generator().manual_seed(0))
+    rows = kmeans_plus_plus(points, 8, torch.Generator().manual_seed(0))
     assert len(rows) == 8
     assert len(points[rows].unique(dim=0)) == 5
 

@@ -199,7 +199,7 @@ def test_the_temperature_can_follow_the_length_of_the_run() -> None:
     ("options", "message"),
     [
         ({"type": "V"}, "type: expected one of I, II, III, IV, got 'V'"),
-        ({"type": "II"}, "type II has a variance for each image: say how many positions an image has"),
+        ({"type": "II"}, "type II has a variance for each image: give the number of positions of an image"),
         ({"positions": 0}, "positions must be at least 1, got 0"),
         ({"elements": -3}, "elements must be at least 1, got -3"),
         ({"init": "kmeans"}, "init: expected one of normal, unit-sphere, got 'kmeans'"),

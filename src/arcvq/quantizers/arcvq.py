@@ -1,4 +1,4 @@
-"""ArcVQ: vector quantization under the spherical angular-margin prior, as the paper sets it."""
+"""ArcVQ: vector quantization with the spherical angular-margin prior and the paper's settings."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ArcVQ(VQ):
         optimizer.step()
         vq.after_step(out)          # or, once, before training: vq.attach(optimizer)
 
-    Options: see VQConfig. `arc=None` leaves the ArcLoss out ("+BBNR" of the paper's ablation), `ball=None` the ball bound.
+    Options: see VQConfig. `arc=None` switches the ArcLoss off ("+BBNR" of the paper's ablation), `ball=None` the ball bound.
     """
 
     Config = ArcVQConfig

@@ -1,4 +1,4 @@
-"""The contract every quantizer keeps: shapes, purity, time, and when it is updated."""
+"""The base class of all quantizers: layouts, checks, and updates after each optimizer step."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ Config = TypeVar("Config")
 
 @dataclasses.dataclass(kw_only=True)
 class QuantizerConfig:
-    """What every quantizer has.
+    """The options of every quantizer.
 
     codebook_size  K
-    code_dim       width of a code; when it differs from dim / heads, a linear map leads in and another out
-    heads          a position's vector is cut into this many parts, each with a token of its own from one shared codebook
+    code_dim       width of a code; if it is not dim / heads, a linear layer maps latents to codes and another one back
+    heads          each position's vector is cut into this many parts; each has its own token, all share one codebook
     channel_last   latents are (B, *spatial, D) instead of (B, D, *spatial)
     total_steps    planned optimizer steps, for schedules that need them
     """
@@ -43,8 +43,8 @@ class QuantizerConfig:
         check_sizes(codebook_size=self.codebook_size, heads=self.heads, code_dim=self.code_dim)
 
 
-def options_of(config: type[Config], options: dict[str, Any]) -> Config:
-    """The configuration that keyword arguments describe; a misspelt one is answered with the nearest."""
+def parse_options(config: type[Config], options: dict[str, Any]) -> Config:
+    """A config from keyword arguments; the error for an unknown one suggests the nearest name."""
     names = [field.name for field in dataclasses.fields(config)]  # type: ignore[arg-type]
     for name in options:
         if name not in names:
@@ -55,19 +55,19 @@ def options_of(config: type[Config], options: dict[str, Any]) -> Config:
 class Quantizer(nn.Module):
     """latents → tokens, quantized latents, named losses.
 
-    `forward` is pure: it changes no parameter, no buffer, no file, in training or in eval. Whatever changes with training (the
-    step count, bounds, restarts) happens in `after_step(*outputs)`, called once per optimizer step with the outputs of that step's
-    micro-batches, or by itself once the quantizer is attached: `quantizer.attach(optimizer)`.
+    `forward` is pure: it changes no parameter, no buffer, no file, in training or in eval. All updates (the step count, bounds,
+    restarts) happen in `after_step(*outputs)`, called once per optimizer step with the outputs of that step's micro-batches, or
+    automatically after `quantizer.attach(optimizer)`.
     """
 
     Config: ClassVar[type[QuantizerConfig]] = QuantizerConfig
-    capturable: ClassVar[bool] = True  # False: forward or update reads the host, so no CUDA graph can hold a step
+    capturable: ClassVar[bool] = True  # False: forward or update reads the host, so a step cannot be a CUDA graph
 
     codebook: Tensor | None  # (K, code_dim); None where there are no codes, and then no tokens
     step: Tensor
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """`help(ArcVQ)` and notebooks show every option with its default; the dataclass is their one home."""
+        """Give the subclass a signature with every option of its Config and its default, for `help` and notebooks."""
         super().__init_subclass__(**kwargs)
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         size, *rest = sorted(inspect.signature(cls.Config).parameters.values(), key=lambda p: p.name != "codebook_size")
@@ -84,7 +84,7 @@ class Quantizer(nn.Module):
         self.dim = dim
         if config is not None and (options or not isinstance(config, self.Config)):
             raise ArcvqError(f"{type(self).__name__} takes options by name or one {self.Config.__name__}, not both")
-        self.config = config or options_of(self.Config, {"codebook_size": codebook_size, **options})
+        self.config = config or parse_options(self.Config, {"codebook_size": codebook_size, **options})
         heads = self.config.heads
         if self.config.code_dim is None and dim % heads:
             raise ArcvqError(
@@ -95,11 +95,11 @@ class Quantizer(nn.Module):
         self.project_in = nn.Identity() if inner == dim else nn.Linear(dim, inner)
         self.project_out = nn.Identity() if inner == dim else nn.Linear(inner, dim)
         self.register_buffer("step", torch.zeros((), dtype=torch.int64))
-        self.frozen = False  # by a stage of training that leaves the codes alone: then a step only lets time pass
+        self.frozen = False  # set while a training stage does not train the codes: after_step only increments `step`
         self._attachment: Attachment | None = None
         self._reminder = UpdateReminder()
 
-    # ---- what a subclass says -------------------------------------------------------------------------------------------
+    # ---- what a subclass defines ----------------------------------------------------------------------------------------
 
     def quantize(
         self, latents: Tensor, valid: Tensor | None
@@ -111,30 +111,30 @@ class Quantizer(nn.Module):
         """tokens (...) in 0 … K−1 → codes (..., code_dim)."""
         return nn.functional.embedding(tokens, self.require_codebook())
 
-    inits_from_latents = False  # whether `init_from_latents_` is to be called, once, before training
+    inits_from_latents = False  # whether `init_from_latents_` must be called once before training
 
     def init_from_latents_(self, latents: Tensor, seed: int = 0) -> None:
-        """Begin where these latents (in the layer's layout) are, those of the untrained encoder."""
+        """Initialize from the untrained encoder's latents (in the layer's layout)."""
 
     def _update(self, inputs: Sequence[UpdateInputs]) -> None:
-        """What one optimizer step changes. Subclasses do theirs and call this first: it advances the time."""
+        """The update after one optimizer step. Here it increments `step`; subclasses call this first."""
         with torch.no_grad():
             self.step.add_(1)
 
     @property
     def needs_updates(self) -> bool:
-        """Whether `after_step` does more than count the steps."""
+        """Whether `after_step` does more than increment `step`."""
         return type(self)._update is not Quantizer._update
 
     # ---- the contract ---------------------------------------------------------------------------------------------------
 
     def forward(self, latents: Tensor, mask: Tensor | None = None) -> Quantized:
-        """latents (B, D, *spatial), or (B, *spatial, D) when channel_last. mask (B, *spatial): True where there is something.
+        """Quantize latents (B, D, *spatial), or (B, *spatial, D) when channel_last. mask (B, *spatial): False at padding.
 
-        At masked-out positions `tokens` is −1, `quantized` is 0, and no loss or statistic sees them.
+        At padding `tokens` is −1 and `quantized` is 0, and no loss or statistic includes it.
         """
-        rows = self._rows(latents)  # (B, *spatial, D)
-        in_rows = rows.is_contiguous()
+        rows = self._to_rows(latents)  # (B, *spatial, D)
+        rows_in_memory = rows.is_contiguous()
         if mask is not None:
             self._check_mask(mask, rows)
             rows = torch.where(mask.unsqueeze(-1), rows, 0.0)
@@ -152,26 +152,26 @@ class Quantizer(nn.Module):
             tokens = tokens if valid is None else torch.where(valid, tokens, -1)
             grid = tokens.reshape(positions if self.config.heads == 1 else (*positions, self.config.heads))
         codes = codes.reshape(*positions, self.config.heads * self.code_dim)
-        quantized = self._assemble(codes, mask, in_rows).to(latents.dtype)
+        quantized = self._to_layout(codes, mask, rows_in_memory).to(latents.dtype)
         stats["nonfinite"] = nonfinite
         output = Quantized(
             quantized=quantized,
             tokens=grid,
-            loss=_total(losses, flat),
+            loss=_sum_losses(losses, flat),
             losses=losses,
             stats=stats,
             update_inputs=UpdateInputs(latents=flat.detach(), tokens=tokens, valid=valid),
         )
         if self.training and torch.is_grad_enabled():
             if self._attachment is not None:
-                self._attachment.watch(output)
+                self._attachment.track(output)
             elif host_may_read(flat):
-                self._reminder.note_pass(self)
+                self._reminder.count_forward(self)
         return output
 
     @torch.no_grad()
     def encode(self, latents: Tensor, mask: Tensor | None = None) -> Tensor:
-        """latents → tokens as `forward` gives them in evaluation, without a gradient; `decode` leads back."""
+        """latents → tokens as `forward` gives them in evaluation, without a gradient. The inverse is `decode`."""
         self.require_codebook()
         was_training = self.training
         self.eval()
@@ -187,10 +187,10 @@ class Quantizer(nn.Module):
         tokens = self.check_tokens(tokens)
         grid = tokens if self.config.heads > 1 else tokens.unsqueeze(-1)
         codes = self.lookup(grid.clamp(min=0))  # (B, *spatial, heads, code_dim)
-        return self._assemble(codes.flatten(-2), (grid >= 0).all(dim=-1))
+        return self._to_layout(codes.flatten(-2), (grid >= 0).all(dim=-1))
 
     def check_tokens(self, tokens: Tensor) -> Tensor:
-        """As int64; an error unless they are tokens of this codebook, (B, *spatial) or with several heads (B, *spatial, heads)."""
+        """The tokens as int64; an error unless they are of this codebook and of shape (B, *spatial), with several heads (…, heads)."""
         self.require_codebook()
         heads = self.config.heads
         if tokens.dim() < 1:
@@ -209,7 +209,7 @@ class Quantizer(nn.Module):
         return tokens
 
     def after_step(self, *outputs: Quantized) -> None:
-        """Call once after each optimizer step, with the outputs of all forward passes that the step learnt from."""
+        """Update the quantizer. Call it once after each optimizer step, with the outputs of all its forward passes."""
         if self._attachment is not None:
             raise ArcvqError(
                 "this quantizer is attached to an optimizer, which updates it: do not call after_step as well"
@@ -224,7 +224,7 @@ class Quantizer(nn.Module):
         self.update([output.update_inputs for output in outputs])
 
     def update(self, inputs: Sequence[UpdateInputs]) -> None:
-        """What follows one optimizer step. Frozen: only `step` is incremented."""
+        """The update after one optimizer step. When frozen, only `step` is incremented."""
         self._reminder.reset()
         if self.frozen:
             Quantizer._update(self, inputs)
@@ -232,9 +232,9 @@ class Quantizer(nn.Module):
             self._update(inputs)
 
     def attach(self, optimizer: Optimizer | None) -> Attachment:
-        """Let an eager loop's optimizer update this quantizer after each of its steps. `remove_attachment()` ends it.
+        """Update this quantizer automatically after each step of the optimizer, in eager loops, until `remove_attachment()`.
 
-        None: whichever optimizer steps and holds this quantizer's parameters.
+        None: any optimizer that holds this quantizer's parameters.
         """
         if self._attachment is not None:
             raise ArcvqError("this quantizer is already attached to an optimizer")
@@ -242,6 +242,7 @@ class Quantizer(nn.Module):
         return self._attachment
 
     def remove_attachment(self) -> None:
+        """Undo `attach`."""
         if self._attachment is not None:
             self._attachment.remove()
             self._attachment = None
@@ -249,7 +250,7 @@ class Quantizer(nn.Module):
     # ---- shared pieces --------------------------------------------------------------------------------------------------
 
     def require_codebook(self) -> Tensor:
-        """The codebook, or one line that says there is none."""
+        """The codebook; an error for a continuous quantizer, which has none."""
         if self.codebook is None:
             raise ArcvqError(
                 f"{type(self).__name__} is continuous: it has no codes and no tokens; reconstruct images with it instead"
@@ -258,43 +259,42 @@ class Quantizer(nn.Module):
 
     @property
     def tokens_per_position(self) -> int:
-        """0 where there are no tokens."""
+        """The number of heads; 0 for a continuous quantizer."""
         return 0 if self.codebook is None else self.config.heads
 
     @property
     def synchronizes(self) -> bool:
-        """Training sees the global batch; evaluation never waits for another process."""
+        """Whether losses and statistics cover all processes: in training, never in evaluation."""
         return self.training and distributed.world_size() > 1
 
     def global_counts(self, tokens: Tensor) -> Tensor:
-        """(K,) how often each code was chosen, over all processes in training."""
+        """How many tokens each code has, (K,): in training over all processes, else in this one."""
         counts = token_counts(tokens, self.config.codebook_size)
         return distributed.sum_over_processes(counts) if self.synchronizes else counts
 
     def shard_weight(self, latents: Tensor, valid: Tensor | None) -> Tensor:
-        """What makes a mean over this process's tokens a part of the mean over everyone's. Waits for them: only when it synchronizes."""
+        """The factor that turns a mean over this process's tokens into its part of the mean over all. Waits for all processes."""
         return distributed.shard_weight(self.token_count(latents, valid))
 
-    def code_counts(self, step: UpdateInputs) -> Tensor:
-        """(K,): how many tokens fell on each code, over all processes whatever the mode. For updates, which belong to training even
-        when it is called after an eval()."""
-        assert step.tokens is not None
-        return distributed.sum_over_processes(token_counts(step.tokens, self.config.codebook_size))
+    def step_counts(self, inputs: UpdateInputs) -> Tensor:
+        """How many tokens each code has in a step, (K,), over all processes. For updates: in eval mode, too."""
+        assert inputs.tokens is not None
+        return distributed.sum_over_processes(token_counts(inputs.tokens, self.config.codebook_size))
 
     def token_count(self, latents: Tensor, valid: Tensor | None) -> Tensor:
-        """How many tokens this process has; of one dtype with a mask and without, so that processes can be summed."""
+        """How many tokens this process has, as float32 with a mask and without, so that processes can be summed."""
         if valid is None:
             return torch.full((), latents.shape[0], dtype=torch.float32, device=latents.device)
         return valid.sum().to(torch.float32)
 
     def token_mean(self, values: Tensor, valid: Tensor | None) -> Tensor:
-        """Of one value per token (N,): this process's part of the mean over everyone's, for a loss."""
+        """The mean of values (N,) over the valid tokens, for a loss; in training this process's part of the mean over all."""
         total = (values if valid is None else torch.where(valid, values, 0.0)).sum()
         mean = total / self.token_count(values, valid).clamp(min=1)
         return mean * self.shard_weight(values, valid) if self.synchronizes else mean
 
     def global_mean(self, values: Tensor, valid: Tensor | None) -> Tensor:
-        """The mean over everyone's tokens, for a statistic."""
+        """The mean of values (N,) over the valid tokens, without a gradient, for a statistic; in training over all processes."""
         total = (values if valid is None else torch.where(valid, values, 0.0)).detach().sum()
         count = self.token_count(values, valid)
         if self.synchronizes:
@@ -302,10 +302,12 @@ class Quantizer(nn.Module):
         return total / count.clamp(min=1)
 
     def token_stats(self, tokens: Tensor, valid: Tensor | None) -> dict[str, Tensor]:
+        """`perplexity` of the valid tokens, and `usage`, the fraction of codes that have any."""
         counts = self.global_counts(tokens if valid is None else torch.where(valid, tokens, -1))
         return {"perplexity": perplexity(counts), "usage": (counts > 0).to(torch.float32).mean()}
 
-    def _rows(self, latents: Tensor) -> Tensor:
+    def _to_rows(self, latents: Tensor) -> Tensor:
+        """Checked latents with the channels last: (B, *spatial, D)."""
         channel = -1 if self.config.channel_last else 1
         layout = f"(B, *spatial, {self.dim})" if self.config.channel_last else f"(B, {self.dim}, *spatial)"
         if latents.dim() < 2 or latents.shape[channel] != self.dim:
@@ -315,30 +317,31 @@ class Quantizer(nn.Module):
         return latents if self.config.channel_last else latents.movedim(1, -1)
 
     def to_code_space(self, rows: Tensor) -> Tensor:
-        """(B, *spatial, dim) → (N, code_dim)."""
-        return through(self.project_in, rows).reshape(-1, self.code_dim)
+        """Rows as wide as a code, one per token: (B, *spatial, dim) → (N, code_dim)."""
+        return apply_projection(self.project_in, rows).reshape(-1, self.code_dim)
 
-    def _assemble(self, codes: Tensor, mask: Tensor | None, in_rows: bool = False) -> Tensor:
-        """(B, *spatial, heads · code_dim) → out through the projection, padding zeroed, in the layer's layout.
+    def _to_layout(self, codes: Tensor, mask: Tensor | None, rows_in_memory: bool = False) -> Tensor:
+        """Codes (B, *spatial, heads · code_dim) → quantized latents in the layer's layout, projected, 0 at padding.
 
-        `in_rows`: each position's vector in one piece, as channels-last latents lie.
+        `rows_in_memory`: keep each position's vector contiguous, as in channels-last memory.
         """
-        rows = through(self.project_out, codes)
+        rows = apply_projection(self.project_out, codes)
         if mask is not None:
             rows = torch.where(mask.unsqueeze(-1), rows, 0.0)
         if self.config.channel_last:
             return rows
-        # In memory as the encoder's output lies: a decoder then meets the layout it would meet without us.
-        return rows.movedim(-1, 1) if in_rows else rows.movedim(-1, 1).contiguous()
+        # The memory format of the encoder's output, which the decoder would get without a quantizer.
+        return rows.movedim(-1, 1) if rows_in_memory else rows.movedim(-1, 1).contiguous()
 
     def _check_mask(self, mask: Tensor, rows: Tensor) -> None:
+        """Raise unless the mask is bool and has one element for each position."""
         if mask.dtype != torch.bool or mask.shape != rows.shape[:-1]:
             raise ArcvqError(
                 f"expected a bool mask of shape {tuple(rows.shape[:-1])}, got {mask.dtype} {tuple(mask.shape)}"
             )
 
     def _count_nonfinite(self, rows: Tensor) -> Tensor:
-        """How many there are. One pass over finite latents: the largest of them tells that there are none."""
+        """How many values are not finite; in eager mode an error if there are any. Finite latents cost one pass, for a maximum."""
         rows = rows.detach()
         if host_may_read(rows):
             if rows.numel() and not math.isfinite(torch.linalg.vector_norm(rows, ord=math.inf).item()):
@@ -356,31 +359,33 @@ class Quantizer(nn.Module):
         return f"dim={self.dim}, {self.config}"
 
 
-def through(projection: nn.Module, rows: Tensor) -> Tensor:
-    """Half or double latents meet the projection in its own dtype (autocast then does as it likes)."""
+def apply_projection(projection: nn.Module, rows: Tensor) -> Tensor:
+    """The projection of rows cast to its dtype; the rows themselves for nn.Identity."""
     return projection(rows.to(projection.weight.dtype)) if isinstance(projection, nn.Linear) else rows
 
 
-def _total(losses: dict[str, Tensor], latents: Tensor) -> Tensor:
-    """The sum of the terms in float32; float64 stays float64."""
-    start = torch.zeros((), device=latents.device, dtype=torch.promote_types(torch.float32, latents.dtype))
-    return sum((term.to(torch.promote_types(torch.float32, term.dtype)) for term in losses.values()), start=start)
+def _sum_losses(losses: dict[str, Tensor], latents: Tensor) -> Tensor:
+    """The sum of the losses in float32; float64 stays float64."""
+    zero = torch.zeros((), device=latents.device, dtype=torch.promote_types(torch.float32, latents.dtype))
+    return sum((term.to(torch.promote_types(torch.float32, term.dtype)) for term in losses.values()), start=zero)
 
 
 def check_sizes(**sizes: int | None) -> None:
+    """Raise unless each named size is None or at least 1."""
     for name, size in sizes.items():
         if size is not None and size < 1:
             raise ArcvqError(f"{name} must be at least 1, got {size}")
 
 
 def check_weights(**weights: float) -> None:
+    """Raise if a named weight is negative."""
     for name, weight in weights.items():
         if weight < 0:
             raise ArcvqError(f"{name} must not be negative, got {weight}")
 
 
 def host_may_read(tensor: Tensor) -> bool:
-    """False while a graph is being traced, exported or captured: then a value is not there to be looked at."""
+    """Whether Python may read the tensor's values: not while a graph is traced, exported or captured."""
     if torch.compiler.is_compiling() or torch.compiler.is_exporting():
         return False
     return not (tensor.is_cuda and torch.cuda.is_current_stream_capturing())

@@ -1,4 +1,4 @@
-"""Bottlenecks without codes: a latent is drawn from a posterior whose divergence from the prior is paid for."""
+"""Continuous bottlenecks: latents are samples of a posterior, and its KL divergence from the prior is a loss."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from torch import Tensor, nn
 
 from arcvq.errors import ArcvqError
 from arcvq.functional.precision import compute_dtype, without_autocast
-from arcvq.quantizers.base import Quantizer, QuantizerConfig, check_sizes, check_weights, through
+from arcvq.quantizers.base import Quantizer, QuantizerConfig, apply_projection, check_sizes, check_weights
 
 
 @dataclass(kw_only=True)
 class ContinuousConfig(QuantizerConfig):
-    """latent_dim  width of the vector z that is drawn
+    """Options of every continuous bottleneck.
+
+    latent_dim  width of the sampled vector z
     weight      β, on the divergence
-    sample      draw in evaluation, too, instead of taking the posterior's mean
-    positions   how many positions share one z: h·w for one z per image, which a system fills in; 1 (also when not given): each its own
-    elements    how many image elements stand behind one position: the loss is a share of the ELBO per element. 1 if not given; a
-                system fills it in
+    sample      sample in evaluation, too, instead of using the posterior's mean
+    positions   how many positions share one z: h·w for one z per image, which a system fills in; by default 1
+    elements    image elements per position, by which the loss is divided, for the ELBO per element; by default 1; a system fills it in
     """
 
     codebook_size: int = 0
@@ -40,7 +41,7 @@ class ContinuousConfig(QuantizerConfig):
 
 
 class Continuous(Quantizer):
-    """The contract of a quantizer, except that there is nothing to decode: `codebook` and `tokens` are None."""
+    """A quantizer without codes: `codebook` and `tokens` are None, and `decode` raises."""
 
     Config = ContinuousConfig
     config: ContinuousConfig
@@ -52,14 +53,14 @@ class Continuous(Quantizer):
         self.to_posterior = nn.Linear(self.positions * dim, self.posterior_width())
         self.from_latent = nn.Linear(self.config.latent_dim, self.positions * dim)
 
-    # ---- what a subclass says -------------------------------------------------------------------------------------------
+    # ---- what a subclass defines ----------------------------------------------------------------------------------------
 
     def posterior_width(self) -> int:
-        """How many numbers describe one posterior."""
+        """The number of parameters of one posterior."""
         raise NotImplementedError
 
-    def posterior(self, parameters: Tensor, draw: bool) -> tuple[Tensor, Tensor]:
-        """parameters (M, posterior_width) → z (M, latent_dim), drawn or the mean, and its divergence from the prior (M,)."""
+    def posterior(self, parameters: Tensor, sample: bool) -> tuple[Tensor, Tensor]:
+        """parameters (M, posterior_width) → z (M, latent_dim), a sample or the mean, and the divergence from the prior (M,)."""
         raise NotImplementedError
 
     # ---------------------------------------------------------------------------------------------------------------------
@@ -67,7 +68,7 @@ class Continuous(Quantizer):
     def quantize(
         self, latents: Tensor, valid: Tensor | None
     ) -> tuple[Tensor, Tensor | None, dict[str, Tensor], dict[str, Tensor]]:
-        """Here N rows are M = N / positions vectors."""
+        """latents (N, dim) → decoded samples (N, dim), None for tokens, losses, stats. `positions` rows share one sample."""
         config = self.config
         if valid is not None and self.positions > 1:
             raise ArcvqError("a vector for each image takes no mask: leave positions out to have one for each position")
@@ -76,10 +77,10 @@ class Continuous(Quantizer):
                 f"expected {self.positions} positions an image, got {latents.shape[0]} in all: "
                 "a vector for each image fits images of one size only"
             )
-        parameters = through(self.to_posterior, latents.reshape(-1, self.positions * self.dim))
+        parameters = apply_projection(self.to_posterior, latents.reshape(-1, self.positions * self.dim))
         with without_autocast(latents):
             z, divergence = self.posterior(parameters.to(compute_dtype(parameters)), self.training or config.sample)
             elements = self.positions * (config.elements or 1)
             loss = config.weight / elements * self.token_mean(divergence, valid)
         stats = {"vector_rate": self.global_mean(divergence, valid)}  # nats
-        return through(self.from_latent, z).reshape(-1, self.dim), None, {"divergence": loss}, stats
+        return apply_projection(self.from_latent, z).reshape(-1, self.dim), None, {"divergence": loss}, stats

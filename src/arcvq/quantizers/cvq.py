@@ -1,4 +1,4 @@
-"""CVQ (Zheng and Vedaldi, Online Clustered Codebook, ICCV 2023): codes that few tokens take are drawn to where tokens are."""
+"""CVQ (Zheng and Vedaldi, Online Clustered Codebook, ICCV 2023): little-used codes move towards latents, their anchors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from arcvq.quantizers.vq import VQ, VQConfig
 
 @dataclass(frozen=True, kw_only=True)
 class Contrastive:
-    """Each code nearer to its own tokens than to the farther half of all, times weight. Moves codes, not latents."""
+    """A contrastive loss of each code's nearest tokens against the farthest half, times weight. Moves codes, not latents."""
 
     weight: float = 1.0
     temperature: float = 0.07
@@ -32,11 +32,11 @@ class Contrastive:
 
 @dataclass(kw_only=True)
 class CVQConfig(VQConfig):
-    """VQ's options with cosine selection; beyond them:
+    """VQ's options, with cosine selection by default, and:
 
-    anchor       where a little-used code goes: closest, the latent most similar to it; probrandom, a latent drawn by the softmax
-                 of similarities to it; random, its slot of a pool of K latents that each step fills with random ones
-    decay        of the running shares
+    anchor       where a little-used code moves: closest, the most similar latent; probrandom, a latent drawn from the softmax of
+                 similarities; random, its row of a pool of K latents, which each step refills with random latents
+    decay        of the running usage
     first_batch  move codes after the first step only
     contrastive  off unless given
     """
@@ -56,8 +56,8 @@ class CVQConfig(VQConfig):
 class CVQ(VQ):
     """`CVQ(dim=64, codebook_size=512)`. Options: see CVQConfig.
 
-    Anchors are looked for in all micro-batches and all processes of a step. The optimizer's moments of a moved code stay as
-    they are, as in the authors' code. The ball bound comes after the move.
+    Anchors come from all micro-batches and all processes of a step. The optimizer's moments of a moved code are kept, as in the
+    authors' code. The ball bound is applied after the move.
     """
 
     Config = CVQConfig
@@ -77,13 +77,14 @@ class CVQ(VQ):
         losses = super().code_losses(latents, codes, codebook, valid)
         contrastive = self.config.contrastive
         if contrastive is not None and self.training:
-            # The order of all tokens matters, so every process looks at them all; it learns the same from them.
-            everyone, real = distributed.gather_rows(latents.detach(), valid) if self.synchronizes else (latents, valid)
-            loss = contrastive_loss(everyone, codebook, self.config.metric, contrastive.temperature, real)
+            # The order of all tokens matters, so every process gets all of them, and computes the same gradient.
+            rows, real = distributed.gather_rows(latents.detach(), valid) if self.synchronizes else (latents, valid)
+            loss = contrastive_loss(rows, codebook, self.config.metric, contrastive.temperature, real)
             losses["contrastive"] = contrastive.weight * loss
         return losses
 
-    def move_(self, step: UpdateInputs, counts: Tensor) -> None:
+    def move_(self, inputs: UpdateInputs, counts: Tensor) -> None:
+        """Move each code towards its anchor, the further the less it is used."""
         total = counts.sum()
         now = torch.where(total > 0, counts.to(self.usage.dtype) / total.clamp(min=1), self.usage)
         self.usage.lerp_(now, 1 - self.config.decay)
@@ -91,24 +92,26 @@ class CVQ(VQ):
         if self.config.first_batch:
             rate = torch.where(self.step > 1, 0.0, rate)
         self.codebook.lerp_(
-            self._anchors(step, total).to(self.codebook.dtype), rate.unsqueeze(1).to(self.codebook.dtype)
+            self._anchors(inputs, total).to(self.codebook.dtype), rate.unsqueeze(1).to(self.codebook.dtype)
         )
 
-    def _anchors(self, step: UpdateInputs, total: Tensor) -> Tensor:
-        """(K, D), the same on all processes."""
+    def _anchors(self, inputs: UpdateInputs, total: Tensor) -> Tensor:
+        """An anchor for each code (K, D), the same on all processes."""
         config = self.config
         if config.anchor == "random":
             codes = config.codebook_size
-            fresh = random_latents(step.latents, step.valid, codes).to(self.pool.dtype)
-            # With fewer tokens than slots only so many slots, chosen at random, are filled anew.
-            slots = distributed.from_first_process(torch.rand(codes, device=self.pool.device)).argsort().argsort()
-            self.pool.copy_(torch.where((slots < total).unsqueeze(1), fresh, self.pool))
+            fresh = random_latents(inputs.latents, inputs.valid, codes).to(self.pool.dtype)
+            # With fewer tokens than rows only as many rows, chosen at random, are refilled.
+            rank = distributed.from_first_process(torch.rand(codes, device=self.pool.device)).argsort().argsort()
+            self.pool.copy_(torch.where((rank < total).unsqueeze(1), fresh, self.pool))
             return self.pool
-        drawn = config.anchor == "probrandom"
-        found, score = nearest_latents(self.codebook, step.latents, step.valid, config.metric, config.backend, drawn)
+        sample = config.anchor == "probrandom"
+        found, score = nearest_latents(
+            self.codebook, inputs.latents, inputs.valid, config.metric, config.backend, sample
+        )
         scores = distributed.gather(score)  # (W, K)
-        if drawn and scores.shape[0] > 1:
-            # The first process's noise decides whose draw counts, so that processes may draw alike or not.
+        if sample and scores.shape[0] > 1:
+            # The first process's noise picks the process, whether or not processes are seeded alike.
             scores = scores + distributed.from_first_process(gumbel(scores))
         best = scores.argmax(dim=0)  # (K,), a process for each code
         return distributed.gather(found)[best, torch.arange(found.shape[0], device=found.device)]

@@ -1,4 +1,4 @@
-"""VQ whose codes are running means of their tokens (van den Oord et al. 2017, appendix A.1): no optimizer trains them."""
+"""VQ whose codes are running means of their latents (van den Oord et al. 2017, appendix A.1), not trained by an optimizer."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from arcvq.quantizers.vq import VQ, VQConfig
 
 @dataclass(kw_only=True)
 class EMAVQConfig(VQConfig):
-    """VQ's options without a codebook term; beyond them:
+    """VQ's options without a codebook term, and:
 
-    decay        d of the running counts and sums
+    decay        of the running counts and sums
     epsilon      of the Laplace smoothing of the counts
-    init_count  how many tokens the start of a code counts for; with 0 its first tokens take it all the way
+    init_count   how many tokens a code's initial value counts for; with 0 a code becomes the mean of its first tokens
     """
 
     codebook_weight: float = 0.0
@@ -45,8 +45,8 @@ class EMAVQConfig(VQConfig):
 class EMAVQ(VQ):
     """`EMAVQ(dim=64, codebook_size=512)`. Options: see EMAVQConfig.
 
-    Counts and sums are those of the whole step: all micro-batches, all processes, no padding. The ball bound scales the sums
-    with the codes, so that the next mean starts from the bounded code.
+    Counts and sums cover the whole step: all micro-batches, all processes, no padding. The ball bound scales the sums with the
+    codes, so that the next mean starts from the bounded code.
     """
 
     Config = EMAVQConfig
@@ -66,16 +66,17 @@ class EMAVQ(VQ):
     def code_losses(self, latents: Tensor, codes: Tensor, codebook: Tensor, valid: Tensor | None) -> dict[str, Tensor]:
         return {"commitment": super().code_losses(latents, codes, codebook, valid)["commitment"]}
 
-    def move_(self, step: UpdateInputs, counts: Tensor) -> None:
-        assert step.tokens is not None
-        sums = distributed.sum_over_processes(token_sums(step.latents, step.tokens, self.config.codebook_size))
+    def move_(self, inputs: UpdateInputs, counts: Tensor) -> None:
+        """Update the running counts and sums, and set the codes to their means."""
+        assert inputs.tokens is not None
+        sums = distributed.sum_over_processes(token_sums(inputs.latents, inputs.tokens, self.config.codebook_size))
         ema_update_(self.codebook, self.counts, self.sums, counts, sums, self.config.decay, self.config.epsilon)
 
     def restart_(self, latents: Tensor, valid: Tensor | None, counts: Tensor, restart: Restart) -> Tensor:
-        dead = super().restart_(latents, valid, counts, restart)
-        self.counts.copy_(torch.where(dead, 1.0, self.counts))
-        self.sums.copy_(torch.where(dead.unsqueeze(1), self.codebook, self.sums))
-        return dead
+        unused = super().restart_(latents, valid, counts, restart)
+        self.counts.copy_(torch.where(unused, 1.0, self.counts))
+        self.sums.copy_(torch.where(unused.unsqueeze(1), self.codebook, self.sums))
+        return unused
 
     def bound_(self) -> None:
         self.samp.bound_(self.codebook, self.step, self.sums)

@@ -1,4 +1,4 @@
-"""The entropy term of a quantizer: tokens sure of their code, codes that share the tokens."""
+"""The entropy term of a quantizer: low for tokens with one likely code each, spread evenly over the codes."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Entropy:
 def entropy_term(
     quantizer: Quantizer, entropy: Entropy, sums: tuple[Tensor, Tensor], latents: Tensor, valid: Tensor | None
 ) -> Tensor:
-    """Weighted, over the tokens of all processes; `sums` are those over this one's."""
-    sure, share = sums
+    """The weighted entropy term over all processes, from the `entropy_statistics` of this one."""
+    entropies, probabilities = sums
     count = quantizer.token_count(latents, valid)
     if quantizer.synchronizes:
-        sure, share = distributed.gather(sure).sum(0), distributed.gather(share).sum(0)
+        entropies, probabilities = (distributed.gather(part).sum(0) for part in sums)
         count = distributed.sum_over_processes(count)
-    return entropy.weight * entropy_loss(sure, share, count.clamp(min=1))
+    return entropy.weight * entropy_loss(entropies, probabilities, count.clamp(min=1))

@@ -1,6 +1,6 @@
 """Finite scalar quantization (FSQ): each channel is squashed and rounded; the codebook is the grid of all roundings.
 
-Mentzer et al., Finite Scalar Quantization: VQ-VAE Made Simple, 2023. No code is learnt, and there is no loss of its own.
+Mentzer et al., Finite Scalar Quantization: VQ-VAE Made Simple, 2023. The codes are fixed, and there is no loss.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from arcvq.quantizers.base import Quantizer, QuantizerConfig
 class FSQConfig(QuantizerConfig):
     """Options of FSQ beyond those every quantizer has; code_dim is the number of levels.
 
-    levels  how many values each channel takes; their product is codebook_size. Left out, a power of two is cut into eights:
-            512 is 8·8·8, 1024 is 8·8·8·2. The paper advises at least 5 for each: [8, 5, 5, 5] makes 1000
+    levels  the number of values of each channel; their product is codebook_size. By default a power of two becomes eights and a
+            remainder: 512 is 8·8·8, 1024 is 8·8·8·2. The paper recommends at least 5 for each: [8, 5, 5, 5] makes 1000
     """
 
     levels: tuple[int, ...] | None = None
@@ -31,7 +31,7 @@ class FSQConfig(QuantizerConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.levels is None:
-            self.levels = _eights(self.codebook_size)
+            self.levels = _default_levels(self.codebook_size)
         if not self.levels or min(self.levels) < 2:
             raise ArcvqError(f"levels: each channel needs at least 2, got {list(self.levels)}")
         if prod(self.levels) != self.codebook_size:
@@ -45,15 +45,16 @@ class FSQConfig(QuantizerConfig):
         self.code_dim = len(self.levels)
 
 
-def _eights(size: int) -> tuple[int, ...]:
+def _default_levels(size: int) -> tuple[int, ...]:
+    """Levels of 8, and a last one of 2 or 4 if needed, whose product is `size`, a power of two."""
     bits = size.bit_length() - 1
     if size < 2 or size != 2**bits:
-        raise ArcvqError(f"codebook_size {size} is not a power of two: say which levels multiply to it")
+        raise ArcvqError(f"codebook_size {size} is not a power of two: give levels whose product it is")
     return (8,) * (bits // 3) + ((2 ** (bits % 3),) if bits % 3 else ())
 
 
 class FSQ(Quantizer):
-    """`FSQ(dim=64, codebook_size=512)`: 8·8·8 roundings behind a linear map to three channels. Options: see FSQConfig."""
+    """`FSQ(dim=64, codebook_size=512)`: 8·8·8 roundings after a linear layer to three channels. Options: see FSQConfig."""
 
     Config = FSQConfig
     config: FSQConfig
@@ -63,7 +64,7 @@ class FSQ(Quantizer):
         super().__init__(dim, codebook_size, **options)
         assert self.config.levels is not None
         self.levels = self.config.levels
-        self.register_buffer("codebook", fsq_codes(self.levels), persistent=False)  # says nothing that levels do not
+        self.register_buffer("codebook", fsq_codes(self.levels), persistent=False)  # follows from levels
 
     def quantize(
         self, latents: Tensor, valid: Tensor | None
@@ -71,7 +72,7 @@ class FSQ(Quantizer):
         with without_autocast(latents):
             bounded = fsq_bound(latents.to(compute_dtype(latents)), self.levels)  # (N, d)
         half = [level // 2 for level in self.levels]
-        # What is no number is counted elsewhere, and gets a token.
+        # A NaN (counted in stats["nonfinite"]) gets a valid token, too.
         whole = bounded.detach().nan_to_num().round().to(torch.int64)
         digits = [column + h for column, h in zip(whole.unbind(dim=1), half)]
         tokens = lattice_tokens(torch.stack(digits, dim=1), self.levels)

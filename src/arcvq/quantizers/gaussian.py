@@ -1,4 +1,4 @@
-"""The bottleneck of a variational autoencoder: a Gaussian posterior with its own mean and variance, a standard normal prior.
+"""The bottleneck of a variational autoencoder: a Gaussian posterior with learned mean and variance, a standard normal prior.
 
 Kingma and Welling, Auto-Encoding Variational Bayes, 2014.
 """
@@ -18,8 +18,8 @@ class Gaussian(Continuous):
     def posterior_width(self) -> int:
         return 2 * self.config.latent_dim
 
-    def posterior(self, parameters: Tensor, draw: bool) -> tuple[Tensor, Tensor]:
+    def posterior(self, parameters: Tensor, sample: bool) -> tuple[Tensor, Tensor]:
         mean, log_variance = parameters.chunk(2, dim=1)
-        log_variance = log_variance.clamp(-30, 20)  # beyond that one image's loss drowns all others', or is not finite
-        z = mean + torch.exp(0.5 * log_variance) * torch.randn_like(mean) if draw else mean
+        log_variance = log_variance.clamp(-30, 20)  # beyond this one image's loss dominates the batch, or is not finite
+        z = mean + torch.exp(0.5 * log_variance) * torch.randn_like(mean) if sample else mean
         return z, gaussian_kl(mean, log_variance)

@@ -19,9 +19,8 @@ from arcvq.quantizers.quantized import UpdateInputs
 
 @dataclass(frozen=True, kw_only=True)
 class Revival:
-    """Every `every` steps the least used code, if it has less than `threshold` of the most used one's tokens, moves beside it.
-
-    Beside: plus N(0, noise²). One code a time; the counts then begin anew.
+    """Every `every` steps the least used code moves to the most used one plus N(0, noise²), if it has less than `threshold` of its
+    tokens. Then the counts are reset.
     """
 
     every: int = 20
@@ -37,14 +36,14 @@ class Revival:
 
 @dataclass(kw_only=True)
 class HVQConfig(QuantizerConfig):
-    """A token draws its code from p = softmax(−‖z − e‖²). In training the draw is softened: a mixture of codes.
+    """Options of HVQ beyond those every quantizer has. Tokens are drawn from p = softmax(−‖z − e‖²), in training relaxed.
 
     kl_weight          on KL(p ‖ uniform), a mean over tokens
     commitment_weight  on Σ_k p_k ‖z − e_k‖², a mean over tokens; moves latents and codes
-    temperature        of the softened draw at the start, falling in a line to temperature_end over total_steps (unless they are
-                       known it stays)
+    temperature        initial temperature of the relaxed draw; it falls in a line to temperature_end over total_steps, or is
+                       constant without total_steps
     evaluation         argmax, the nearest code; or sample, a draw as in training
-    revival            of dead codes
+    revival            of unused codes; None switches it off
     """
 
     kl_weight: float = 1e-3
@@ -65,7 +64,7 @@ class HVQ(Quantizer):
     """`HVQ(dim=64, codebook_size=512)`. Options: see HVQConfig.
 
     In training `quantized` is a mixture of codes and forward draws random numbers, so `decode(tokens)` is not `quantized`; in
-    evaluation it is. SAMP has no place here: the draw has no variance of its own, so that codes in a small ball are all alike to it.
+    evaluation it is. SAMP is not an option: the draw has no variance parameter, so codes in a small ball would be equally likely.
     """
 
     Config = HVQConfig
@@ -77,12 +76,12 @@ class HVQ(Quantizer):
         super().__init__(dim, codebook_size, **options)
         config = self.config
         self.codebook = nn.Parameter(torch.randn(config.codebook_size, self.code_dim))
-        self.set_length(config.total_steps)
+        self.set_total_steps(config.total_steps)
         if config.revival:
             self.register_buffer("usage_counts", torch.zeros(config.codebook_size, dtype=torch.int64))
 
-    def set_length(self, total_steps: int | None) -> None:
-        """How many steps this quantizer is trained: its temperature falls over them."""
+    def set_total_steps(self, total_steps: int | None) -> None:
+        """Set the number of training steps, over which the temperature falls."""
         config = self.config = replace(self.config, total_steps=total_steps)
         kind: Literal["linear", "constant"] = "constant" if total_steps is None else "linear"
         self._temperature = Schedule(kind=kind, start=config.temperature, end=config.temperature_end)
@@ -100,7 +99,7 @@ class HVQ(Quantizer):
                 "commitment": config.commitment_weight * self.token_mean(commitment, valid),
             }
         if not self.training:
-            tokens = self._pick(logits)
+            tokens = self._select_tokens(logits)
             return self.lookup(tokens).to(latents.dtype), tokens, losses, self.token_stats(tokens, valid)
         noise = gumbel(logits)
         tokens = (logits.detach() + noise).argmax(dim=1)
@@ -111,24 +110,26 @@ class HVQ(Quantizer):
             codes = matmul(mixture, self.codebook.to(mixture.dtype))  # (N, code_dim)
         return codes.to(latents.dtype), tokens, losses, {**stats, "temperature": temperature}
 
-    def choose(self, latents: Tensor) -> Tensor:
-        """Latents → codes as evaluation picks them, whatever the mode; in the layer's layout, in float32, without a gradient."""
+    def select_codes(self, latents: Tensor) -> Tensor:
+        """Latents → codes as in evaluation, in any mode; in the layer's layout, computed in float32, without a gradient."""
         with torch.no_grad(), without_autocast(latents):
-            rows = self._rows(latents)
-            tokens = self._pick(distance_logits(self.to_code_space(rows), self.codebook))
+            rows = self._to_rows(latents)
+            tokens = self._select_tokens(distance_logits(self.to_code_space(rows), self.codebook))
             codes = self.lookup(tokens).reshape(*rows.shape[:-1], -1)
-            return self._assemble(codes, None).to(latents.dtype)
+            return self._to_layout(codes, None).to(latents.dtype)
 
-    def _pick(self, logits: Tensor) -> Tensor:
+    def _select_tokens(self, logits: Tensor) -> Tensor:
+        """The token of each row in evaluation: the likeliest, or with evaluation="sample" a draw."""
         return (logits + gumbel(logits) if self.config.evaluation == "sample" else logits).argmax(dim=1)
 
     def _update(self, inputs: Sequence[UpdateInputs]) -> None:
         super()._update(inputs)
         if self.config.revival:
-            self._revive_(self.code_counts(UpdateInputs.join(inputs)))
+            self._revive_(self.step_counts(UpdateInputs.join(inputs)))
 
     @torch.no_grad()
     def _revive_(self, counts: Tensor) -> None:
+        """Add a step's counts (K,), and every `revival.every` steps apply the revival and reset them."""
         revival = self.config.revival
         assert revival is not None
         self.usage_counts.add_(counts)
@@ -137,8 +138,8 @@ class HVQ(Quantizer):
             self.usage_counts.argmin(dim=0, keepdim=True),
             self.usage_counts.argmax(dim=0, keepdim=True),
         )  # (1,)
-        dead = due & (self.usage_counts[least] < revival.threshold * self.usage_counts[most])
+        unused = due & (self.usage_counts[least] < revival.threshold * self.usage_counts[most])
         noise = distributed.from_first_process(torch.randn(1, self.code_dim, device=self.codebook.device))
-        beside = self.codebook[most] + revival.noise * noise.to(self.codebook.dtype)
-        self.codebook.index_copy_(0, least, torch.where(dead, beside, self.codebook[least]))
+        revived = self.codebook[most] + revival.noise * noise.to(self.codebook.dtype)
+        self.codebook.index_copy_(0, least, torch.where(unused, revived, self.codebook[least]))
         self.usage_counts.mul_(~due)

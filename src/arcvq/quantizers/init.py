@@ -1,4 +1,4 @@
-"""Where codes begin."""
+"""Initial codes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Init = Literal["uniform", "unit-sphere", "normal", "scaled-normal", "kmeans"]
 
 
 def initial_codes(init: Init, codebook_size: int, code_dim: int) -> Tensor:
-    """(K, code_dim). Those of `kmeans` lie as `uniform` ones until the first latents are seen."""
+    """Random initial codes (K, code_dim); for `kmeans` uniform ones, until `kmeans_init_` replaces them."""
     shape = (codebook_size, code_dim)
     if init == "unit-sphere":
         return unit(torch.empty(shape).uniform_(-1, 1))

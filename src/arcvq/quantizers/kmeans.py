@@ -1,4 +1,4 @@
-"""Lloyd's algorithm, for codebooks that start where the latents are."""
+"""k-means (Lloyd's algorithm), to initialize a codebook from latents."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from arcvq.functional import Metric, assign, token_counts, token_sums, unit
 def kmeans(
     points: Tensor, clusters: int, *, metric: Metric = "euclidean", iterations: int = 10, seed: int = 0
 ) -> Tensor:
-    """points (N, D) → centres (clusters, D). Spherical (unit centres) for the cosine metric.
+    """The k-means centres of points (N, D): (clusters, D). Unit vectors for the cosine metric.
 
-    Starts with k-means++; an empty cluster moves onto the point farthest from its centre. With fewer points than clusters the points
-    are repeated with a little noise, so that no two centres coincide.
+    The init is k-means++; the centre of an empty cluster moves onto the point farthest from its centre. With fewer points than
+    clusters the points are repeated with a little noise, so that no two centres are equal.
     """
     if points.shape[0] < 1:
         raise ArcvqError("k-means needs at least one point, got none")
     points = points.detach().to(torch.float32)
     if metric == "cosine":
         points = unit(points)
-    generator = torch.Generator().manual_seed(seed)  # on the CPU: the same start on every device
+    generator = torch.Generator().manual_seed(seed)  # on the CPU: the same init on every device
     count = points.shape[0]
-    chosen = spread_points(points, min(clusters, count), generator)
+    chosen = kmeans_plus_plus(points, min(clusters, count), generator)
     centres = points[chosen[torch.arange(clusters, device=points.device) % count]]
     if clusters > count:
         noise = torch.randn(centres.shape, generator=generator).to(points.device)
@@ -36,15 +36,17 @@ def kmeans(
         sums = token_sums(points, tokens, clusters)
         centres = torch.where((sizes > 0).unsqueeze(1), sums / sizes.clamp(min=1).unsqueeze(1), centres)
         if clusters <= count:
-            _fill_empty(centres, sizes, points, tokens)
+            _move_empty_centres(centres, sizes, points, tokens)
         if metric == "cosine":
             centres = unit(centres)
     return centres
 
 
-def spread_points(points: Tensor, number: int, generator: torch.Generator) -> Tensor:
-    """int64 (number,), rows of points (N, D) as k-means++ draws them: each with probability in proportion to its squared distance from
-    the nearest row drawn before (Arthur and Vassilvitskii, 2007). The host reads nothing."""
+def kmeans_plus_plus(points: Tensor, number: int, generator: torch.Generator) -> Tensor:
+    """The k-means++ init (Arthur and Vassilvitskii, 2007): row indices of `number` of the points (N, D), int64.
+
+    Each is drawn with probability proportional to the squared distance from the nearest row drawn before. No host read.
+    """
     draws = torch.rand(number, dtype=torch.float64, generator=generator).to(points.device)
     weights = torch.ones(points.shape[0], dtype=torch.float64, device=points.device)
     chosen: list[Tensor] = []
@@ -59,7 +61,8 @@ def spread_points(points: Tensor, number: int, generator: torch.Generator) -> Te
     return torch.cat(chosen)
 
 
-def _fill_empty(centres: Tensor, sizes: Tensor, points: Tensor, tokens: Tensor) -> None:
+def _move_empty_centres(centres: Tensor, sizes: Tensor, points: Tensor, tokens: Tensor) -> None:
+    """Move the centres of empty clusters, in place, onto the points farthest from their centres."""
     empty = (sizes == 0).nonzero().squeeze(1)
     if empty.numel():
         distance = (points - centres[tokens]).square().sum(dim=1)

@@ -1,6 +1,6 @@
 """Lookup-free quantization (LFQ): a token is the signs of its channels; the codebook is the corners of a cube.
 
-Yu et al., Language Model Beats Diffusion: Tokenizer is Key to Visual Generation (MAGVIT-v2), 2023. No code is learnt.
+Yu et al., Language Model Beats Diffusion: Tokenizer is Key to Visual Generation (MAGVIT-v2), 2023. The codes are fixed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from arcvq.functional import (
     vq_loss,
 )
 from arcvq.functional.chunks import check_backend
-from arcvq.quantizers.base import Quantizer, QuantizerConfig, through
+from arcvq.quantizers.base import Quantizer, QuantizerConfig, apply_projection
 from arcvq.quantizers.entropy import Entropy, entropy_term
 
 
@@ -32,10 +32,10 @@ class LFQConfig(QuantizerConfig):
     """Options of LFQ beyond those every quantizer has; codebook_size is a power of two, code_dim its number of bits.
 
     commitment_weight  on mean (sg q − z)²
-    entropy            keeps the bits sure and the codes in use; without it nothing does
-    balanced           training begins with every bit on for half of the tokens (`balance_`): a bit that is the same for all of them
-                       has no gradient that would change it
-    backend            of the entropy term: reference, every token's score for every code; else the same by halves of the signs
+    entropy            the entropy term, which keeps codes in use
+    balanced           initialize the bits so that each is on for about half of the tokens (`balance_`): a bit that is equal for all
+                       tokens has no gradient that would change it
+    backend            of the entropy term: reference computes every token's score for every code, all others use halves of the signs
     """
 
     commitment_weight: float = 0.25
@@ -57,7 +57,7 @@ class LFQConfig(QuantizerConfig):
 
 
 class LFQ(Quantizer):
-    """`LFQ(dim=64, codebook_size=512)`: nine signs behind a linear map to nine channels. Options: see LFQConfig."""
+    """`LFQ(dim=64, codebook_size=512)`: the signs of nine channels, after a linear layer. Options: see LFQConfig."""
 
     Config = LFQConfig
     config: LFQConfig
@@ -67,11 +67,11 @@ class LFQ(Quantizer):
         super().__init__(dim, codebook_size, **options)
         self.levels = (2,) * self.code_dim
         corners = 2.0 * lattice_digits(self.levels) - 1
-        self.register_buffer("codebook", corners, persistent=False)  # says nothing that codebook_size does not
+        self.register_buffer("codebook", corners, persistent=False)  # follows from codebook_size
         self.inits_from_latents = self.config.balanced
         if self.config.balanced and not isinstance(self.project_in, nn.Linear):
             raise ArcvqError(
-                f"balanced sets the linear map to the bits, and there is none: dim is {dim}, as many as bits"
+                f"balanced needs a linear layer before the bits, and there is none: dim is {dim}, the number of bits; leave it out"
             )
 
     def init_from_latents_(self, latents: Tensor, seed: int = 0) -> None:
@@ -79,18 +79,20 @@ class LFQ(Quantizer):
 
     @torch.no_grad()
     def balance_(self, latents: Tensor) -> None:
-        """Set the linear map so that on these latents (in the layer's layout) each channel has mean 0 and spread 1. Once, before
-        training. Several processes follow the first one's latents."""
+        """Set the linear layer so that on these latents (in the layer's layout) each channel has mean 0 and deviation 1.
+
+        Call it once before training. With several processes the first one's latents count.
+        """
         assert isinstance(self.project_in, nn.Linear)
-        rows = self._rows(latents)
+        rows = self._to_rows(latents)
         self._count_nonfinite(rows)
-        values = through(self.project_in, rows).flatten(0, -2).float()
+        values = apply_projection(self.project_in, rows).flatten(0, -2).float()
         if values.shape[0] < 2:
             raise ArcvqError(f"balance_ needs two positions or more, got {values.shape[0]}")
-        mean, spread = values.mean(dim=0), values.std(dim=0).clamp(min=1e-6)
-        bias = (self.project_in.bias - mean) / spread
+        mean, deviation = values.mean(dim=0), values.std(dim=0).clamp(min=1e-6)
+        bias = (self.project_in.bias - mean) / deviation
         self.project_in.bias.copy_(distributed.from_first_process(bias))
-        self.project_in.weight.copy_(distributed.from_first_process(self.project_in.weight / spread.unsqueeze(1)))
+        self.project_in.weight.copy_(distributed.from_first_process(self.project_in.weight / deviation.unsqueeze(1)))
 
     def quantize(
         self, latents: Tensor, valid: Tensor | None
@@ -103,7 +105,7 @@ class LFQ(Quantizer):
         if self.synchronizes:
             losses["commitment"] = losses["commitment"] * self.shard_weight(latents, valid)
         if config.entropy is not None and self.training:
-            # −‖z − c‖² over corners c is 2z·c up to a constant: the published affinity, at the same temperature.
+            # −‖z − c‖² over corners c is 2z·c up to a constant: the published logit, at the same temperature.
             temperature = config.entropy.temperature
             if config.backend == "reference":
                 sums = entropy_statistics(latents, self.codebook, temperature, "euclidean", "reference", valid)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 @dataclass
 class UpdateInputs:
-    """What an update needs of a forward pass: flattened, detached, at the codes' own width."""
+    """What `after_step` needs from a forward pass: its latents, tokens and mask, flattened and detached."""
 
     latents: Tensor  # (N, code_dim)
     tokens: Tensor | None  # (N,) int64; −1 where the position is padding; None where there are no codes
@@ -20,30 +20,30 @@ class UpdateInputs:
 
     @staticmethod
     def join(inputs: Sequence[UpdateInputs]) -> UpdateInputs:
-        """The micro-batches of one step as one."""
+        """Concatenate the micro-batches of one step."""
         if len(inputs) == 1:
             return inputs[0]
         masks = [
-            torch.ones(len(r.latents), dtype=torch.bool, device=r.latents.device) if r.valid is None else r.valid
-            for r in inputs
+            torch.ones(len(x.latents), dtype=torch.bool, device=x.latents.device) if x.valid is None else x.valid
+            for x in inputs
         ]
-        tokens = [record.tokens for record in inputs if record.tokens is not None]
+        tokens = [x.tokens for x in inputs if x.tokens is not None]
         return UpdateInputs(
-            latents=torch.cat([record.latents for record in inputs]),
+            latents=torch.cat([x.latents for x in inputs]),
             tokens=torch.cat(tokens) if tokens else None,
-            valid=None if all(record.valid is None for record in inputs) else torch.cat(masks),
+            valid=None if all(x.valid is None for x in inputs) else torch.cat(masks),
         )
 
 
 @dataclass
 class Quantized:
-    """Also unpacks as `quantized, tokens, loss = quantizer(latents)`."""
+    """The output of a quantizer. It unpacks as `quantized, tokens, loss = quantizer(latents)`."""
 
-    quantized: Tensor  # like the latents; to the bit what `decode(tokens)` gives (in the latents' dtype)
+    quantized: Tensor  # shape and dtype of the latents; to the bit what `decode(tokens)` gives in that dtype
     tokens: Tensor | None  # (B, *spatial), or (B, *spatial, heads) with several heads; None where there are no codes
     loss: Tensor  # the sum of `losses`, to be added to the reconstruction loss
     losses: dict[str, Tensor]  # each term by name, weighted
-    stats: dict[str, Tensor]  # things to look at: perplexity, nonfinite, arc_weight, ball_radius, ...
+    stats: dict[str, Tensor]  # for logs: perplexity, nonfinite, arc_weight, ball_radius, ...
     update_inputs: UpdateInputs  # for after_step
 
     def __iter__(self) -> Iterator[Any]:
@@ -53,7 +53,7 @@ class Quantized:
         return (self.quantized, self.tokens, self.loss)[index]
 
     def detach(self) -> Quantized:
-        """The same, off the graph: to look at, and for after_step."""
+        """The same without the autograd graph, for logs and `after_step`."""
         losses = {name: term.detach() for name, term in self.losses.items()}
         stats = {name: value.detach() for name, value in self.stats.items()}
         return replace(self, quantized=self.quantized.detach(), loss=self.loss.detach(), losses=losses, stats=stats)

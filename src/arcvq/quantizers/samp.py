@@ -1,4 +1,4 @@
-"""SAMP, the spherical angular-margin prior: a norm ball that grows with training and the ArcLoss. Goes on any codebook."""
+"""SAMP, the spherical angular-margin prior: a norm ball that grows with training, and the ArcLoss, for any codebook."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from arcvq.functional.schedules import TimeUnit, adaptive
 class Ball:
     """The norm bound M(t) (Eq. 5). Defaults are the paper's for small images: exp(3e-4 · t).
 
-    schedule  exponential: start·exp(alpha·t); constant: start; linear, cosine: from start to end over the duration, then level;
-              oscillating: start at t = 0, end half a duration later, and back
-    time      `steps`, or `fraction`: t runs from 0 to 1 over total_steps (alpha and duration are in the same unit)
-    match_run mnist, cifar10 or imagenet: alpha is derived so that the last M(T) equals that run's; overrules alpha and time
+    schedule   exponential: start·exp(alpha·t); constant: start; linear, cosine: from start to end over the duration, then constant;
+               oscillating: start at t = 0, end half a duration later, and back
+    time       `steps`, or `fraction`: t runs from 0 to 1 over total_steps (alpha and duration are in the same unit)
+    match_run  mnist, cifar10 or imagenet: alpha is derived so that the last M(T) equals that run's; overrides alpha and time
     """
 
     schedule: Literal["exponential", "constant", "linear", "cosine", "oscillating"] = "exponential"
@@ -45,7 +45,8 @@ class Ball:
     time: TimeUnit = "steps"
     match_run: str | None = None
 
-    def curve(self, total_steps: int | None) -> Schedule:
+    def build_schedule(self, total_steps: int | None) -> Schedule:
+        """The schedule of the radius."""
         rate, time = self.alpha, self.time
         if rate < 0:
             raise ArcvqError(f"ball: alpha must not be negative, got {rate}: the radius would shrink to nothing")
@@ -62,10 +63,10 @@ class Arc:
     """The ArcLoss and its weight γ(t). Defaults are the paper's for small images: s = 10, m = 0.1, top-3, γ(t) = exp(−5e-4 · t).
 
     schedule       exponential: weight·exp(−decay·t); constant: weight; linear, cosine, oscillating: between weight and end;
-                   adaptive: weight·(1 − p/target), p the measured perplexity over K, smoothed; nothing once p reaches target
+                   adaptive: weight·(1 − p/target), p the smoothed perplexity over K; 0 once p reaches target
     time, match_run  as for Ball; `match_run` derives decay so that the last γ(T) equals the named run's
     stop_gradient  Eq. 12: the codebook gets no gradient from the ArcLoss
-    monotone       straighten the positives' logit where θ + m passes π
+    monotone       let the positives' logit keep falling where θ + m exceeds π, see `functional.margin_cosine`
     """
 
     scale: float = 10.0
@@ -83,7 +84,8 @@ class Arc:
     stop_gradient: bool = True
     monotone: bool = False
 
-    def curve(self, total_steps: int | None) -> Schedule | None:
+    def build_schedule(self, total_steps: int | None) -> Schedule | None:
+        """The schedule of the weight; None when it is adaptive."""
         _check_match_run("arc", self.match_run, self.schedule)
         if self.schedule == "adaptive":
             return None
@@ -96,6 +98,7 @@ class Arc:
 
 
 def _check_match_run(part: str, match_run: str | None, schedule: str) -> None:
+    """Raise if match_run is given and the schedule is not exponential."""
     if match_run is not None and schedule != "exponential":
         raise ArcvqError(
             f"{part}: match_run derives the rate of an exponential schedule, and this one is {schedule}; leave it out"
@@ -103,9 +106,9 @@ def _check_match_run(part: str, match_run: str | None, schedule: str) -> None:
 
 
 class Samp(nn.Module):
-    """Ball bound and ArcLoss beside a quantizer's codebook; either may be left out.
+    """Ball bound and ArcLoss for a quantizer's codebook; either may be None.
 
-    The quantizer keeps the time: every method takes its step count as a tensor, so nothing here reads the host.
+    The quantizer counts the steps: methods take the step as a tensor, so nothing here reads the host.
     """
 
     perplexity_ema: Tensor
@@ -120,15 +123,15 @@ class Samp(nn.Module):
     ) -> None:
         super().__init__()
         self.ball, self.arc, self.total_steps, self.backend = ball, arc, total_steps, backend
-        self._radius = ball.curve(total_steps) if ball else None
-        self._weight = arc.curve(total_steps) if arc else None
+        self._radius = ball.build_schedule(total_steps) if ball else None
+        self._weight = arc.build_schedule(total_steps) if arc else None
         if ball and (ball.start <= 0 or (ball.schedule not in ("exponential", "constant") and ball.end <= 0)):
             raise ArcvqError(f"ball: the radius must stay positive, got start {ball.start} and end {ball.end}")
         if arc and (arc.weight < 0 or arc.end < 0):
             raise ArcvqError(f"arc: the weight must not be negative, got weight {arc.weight} and end {arc.end}")
-        for curve in (self._radius, self._weight):
-            if curve is not None:
-                curve.check(total_steps)
+        for schedule in (self._radius, self._weight):
+            if schedule is not None:
+                schedule.check(total_steps)
         if arc and (arc.scale <= 0 or arc.top_k < 1 or not 0 <= arc.margin <= math.pi):
             raise ArcvqError(
                 f"arc: expected scale > 0, top_k >= 1 and 0 <= margin <= pi, got scale {arc.scale}, top_k {arc.top_k}, margin {arc.margin}"
@@ -153,8 +156,8 @@ class Samp(nn.Module):
         return self._weight.at(step, self.total_steps)
 
     def loss(self, latents: Tensor, codebook: Tensor, valid: Tensor | None = None, synchronize: bool = False) -> Tensor:
-        """The unweighted L_A of latents (N, D) over the global batch (all processes when `synchronize`)."""
-        arc = self._settings(latents, synchronize)
+        """The unweighted ArcLoss of latents (N, D), over the batch of all processes when `synchronize`."""
+        arc = self._arc_options(latents, synchronize)
         if not synchronize or distributed.world_size() == 1:
             return arc_loss(latents, codebook, **arc, valid=valid)
         margin, monotone = arc.pop("margin"), arc.pop("monotone")
@@ -163,7 +166,7 @@ class Samp(nn.Module):
         scale, backend = arc["scale"], arc["backend"]
         return arc_finish(arc_merge(shards, scale), scale=scale, margin=margin, monotone=monotone, backend=backend)
 
-    def terms(
+    def losses_and_stats(
         self,
         step: Tensor,
         latents: Tensor,
@@ -174,7 +177,7 @@ class Samp(nn.Module):
         training: bool = True,
         loss: Tensor | None = None,
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """What a quantizer adds to its losses, γ(t) · L_A of Eq. 13, and to its stats. `loss` is L_A where it is known already."""
+        """The weighted ArcLoss (γ(t) · L_A of Eq. 13) and the stats, both by name. `loss` is L_A if it is already computed."""
         losses: dict[str, Tensor] = {}
         stats: dict[str, Tensor] = {}
         weight = self.weight(step) if training else None
@@ -188,11 +191,11 @@ class Samp(nn.Module):
         return losses, stats
 
     def assign_and_loss(self, latents: Tensor, codebook: Tensor, valid: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """The tokens that cosine selection takes, and this process's L_A."""
-        return assign_and_arc_loss(latents, codebook, **self._settings(latents, False), valid=valid)
+        """The tokens by cosine, and the unweighted ArcLoss of this process."""
+        return assign_and_arc_loss(latents, codebook, **self._arc_options(latents, False), valid=valid)
 
-    def _settings(self, latents: Tensor, synchronize: bool) -> dict[str, Any]:
-        """What the ArcLoss is called with, once it is seen that it can be."""
+    def _arc_options(self, latents: Tensor, synchronize: bool) -> dict[str, Any]:
+        """Keyword arguments for `arc_loss`; an error if there is no ArcLoss or too few latents."""
         arc = self.arc
         if arc is None:
             raise ArcvqError("this Samp has no ArcLoss: give arc=Arc()")
@@ -205,18 +208,18 @@ class Samp(nn.Module):
 
     @torch.no_grad()
     def bound_(self, codebook: Tensor, step: Tensor, *companions: Tensor) -> Tensor | None:
-        """Scale the codes outside the ball back onto it, and companions with them; which they were, or None without a ball."""
+        """Scale the codes outside the ball onto its surface, and companions with them; return which they were."""
         radius = self.radius(step)
         return None if radius is None else ball_bound_(codebook, radius, *companions)
 
     @property
     def follows_perplexity(self) -> bool:
-        """Whether the weight follows what the tokens do."""
+        """Whether the ArcLoss weight depends on the measured perplexity."""
         return self.arc is not None and self.arc.schedule == "adaptive"
 
     @torch.no_grad()
     def update_perplexity_(self, counts: Tensor) -> None:
-        """Tell the adaptive weight how the last step's tokens fell on the codes; without tokens it stays."""
+        """Update the running perplexity of an adaptive weight by the last step's counts (K,); without tokens nothing changes."""
         if self.arc is not None and self.follows_perplexity:
             now = (perplexity(counts) / counts.shape[0]).to(self.perplexity_ema.dtype)
             self.perplexity_ema.lerp_(torch.where(counts.sum() > 0, now, self.perplexity_ema), 1 - self.arc.smoothing)

@@ -1,4 +1,4 @@
-"""SimVQ (Zhu et al., arXiv 2411.02038): a frozen basis seen through one learned linear layer, so that every step moves every code."""
+"""SimVQ (Zhu et al., arXiv 2411.02038): codes are a frozen basis behind a learned linear layer, so every step moves every code."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from arcvq.functional.precision import matmul, without_autocast
 from arcvq.quantizers.init import Init
 from arcvq.quantizers.vq import VQ, VQConfig
 
-TOGETHER = "simvq moves all codes together: leave out restart, and any init but kmeans"
+CODES_MOVE_TOGETHER = "simvq moves all codes together: leave out restart, and choose another init than kmeans"
 
 
 @dataclass(kw_only=True)
 class SimVQConfig(VQConfig):
-    """VQ's options; `init` places the frozen basis. Codes cannot be moved one by one: no k-means init, no restart."""
+    """VQ's options; `init` is that of the frozen basis. Codes cannot be moved one by one: no k-means init, no restart."""
 
     init: Init = "scaled-normal"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.init == "kmeans" or self.restart is not None:
-            raise ArcvqError(TOGETHER)
+            raise ArcvqError(CODES_MOVE_TOGETHER)
 
 
 class SimVQ(VQ):
     """`SimVQ(dim=64, codebook_size=512)`. Options: see SimVQConfig.
 
-    `codebook` is the projected basis, computed anew from the layer's weights: tokens, losses, ArcLoss and ball see nothing else.
-    The ball bound shrinks a code by a factor of its own, kept in `scale`; basis and layer stay as they are.
+    `codebook` is the projected basis, computed from the layer's weights on each access. Tokens, losses, ArcLoss and ball use it.
+    The ball bound scales each code by its own factor, stored in `scale`; basis and layer do not change.
     """
 
     Config = SimVQConfig
@@ -51,13 +51,13 @@ class SimVQ(VQ):
 
     @property
     def codebook(self) -> Tensor:  # type: ignore[override]
-        """(K, code_dim), in full float32 whatever the surroundings."""
+        """The projected codes (K, code_dim), in full float32."""
         with without_autocast(self.basis):
             codes = matmul(self.basis, self.projection.weight.t()) + self.projection.bias
             return codes if self.config.ball is None else codes * self.scale
 
     def kmeans_init_(self, latents: Tensor, iterations: int = 10, seed: int = 0) -> None:
-        raise ArcvqError(TOGETHER)
+        raise ArcvqError(CODES_MOVE_TOGETHER)
 
     def bound_(self) -> None:
         if self.config.ball is not None:

@@ -1,4 +1,4 @@
-"""Stochastic quantization (SQ): in training a latent draws its code, with a variance that is learnt; in evaluation it takes the likeliest.
+"""Stochastic quantization (SQ): training draws each token with a learned variance; evaluation uses the likeliest code.
 
 Takida et al., SQ-VAE: Variational Bayes on Discrete Representation with Self-annealed Stochastic Quantization, 2022.
 """
@@ -24,18 +24,18 @@ from arcvq.functional import (
 )
 from arcvq.functional.precision import compute_dtype, matmul, without_autocast
 from arcvq.functional.schedules import TimeUnit
-from arcvq.quantizers.base import Quantizer, QuantizerConfig, check_sizes, through
+from arcvq.quantizers.base import Quantizer, QuantizerConfig, apply_projection, check_sizes
 from arcvq.quantizers.init import initial_codes
 from arcvq.quantizers.quantized import UpdateInputs
 from arcvq.quantizers.samp import Arc, Ball, Samp
 
-# No draw is colder, and no logarithm of a variance farther from 0: beyond them float32 has no room for what they divide.
-COLDEST, WIDEST = 1e-6, 30.0
+# The smallest temperature, and the largest absolute logarithm of a variance: beyond them float32 overflows.
+MIN_TEMPERATURE, MAX_LOG_VARIANCE = 1e-6, 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Temperature:
-    """τ(t) = start · exp(−decay · t) of the relaxed draw. `time: fraction`: t runs from 0 to 1 over total_steps."""
+    """The temperature of the relaxed draw, start · exp(−decay · t). `time: fraction`: t runs from 0 to 1 over total_steps."""
 
     start: float = 1.0
     decay: float = 1e-5
@@ -45,7 +45,8 @@ class Temperature:
         if not self.start > 0:
             raise ArcvqError(f"temperature: it must be positive, got start {self.start}")
 
-    def curve(self) -> Schedule:
+    def build_schedule(self) -> Schedule:
+        """The schedule of the temperature."""
         return Schedule(kind="exponential", start=self.start, rate=-self.decay, time=self.time)
 
 
@@ -53,16 +54,16 @@ class Temperature:
 class SQConfig(QuantizerConfig):
     """Options of SQ beyond those every quantizer has.
 
-    type            whose the variance σ² is: I everyone's, II an image's, III a token's, IV a single element's
-    init            of the codes: normal, N(0, 1); or unit-sphere, on it
-    init_variance  exp θ at the start, in σ² = v + exp θ: v is `floor` in type I and read off the latents in the others
-    floor           1 in the released code; 0 makes σ² free, as in the paper
+    type            what has its own variance σ²: I nothing, all share one; II an image; III a token; IV an element
+    init            of the codes: normal, N(0, 1); or unit-sphere
+    init_variance   initial exp θ in σ² = v + exp θ; v is `floor` in type I and predicted from the latents in the others
+    floor           1 as in the released code; 0 as in the paper
     temperature     of the draw in training
-    evaluation      argmax, the likeliest code; or sample, one drawn as often as it is likely
-    positions       type II: h·w, how many positions an image has
-    elements        how many image elements stand behind one position: the losses are a share of the ELBO per element. 1 if not given
-                    A system fills in the last two.
-    ball, arc       the two parts of SAMP; off unless given. The ArcLoss is beside the ELBO, no share of it
+    evaluation      argmax, the likeliest code; or sample, a draw
+    positions       type II: h·w, the positions of an image; a system fills it in
+    elements        image elements per position, by which the losses are divided, for the ELBO per element; by default 1; a system fills
+                    it in
+    ball, arc       the two parts of SAMP; off unless given. The ArcLoss is added to the ELBO and not divided by `elements`
     """
 
     type: Literal["I", "II", "III", "IV"] = "I"
@@ -100,12 +101,12 @@ class SQ(Quantizer):
         config = self.config
         if config.type == "II" and config.positions is None:
             raise ArcvqError(
-                "type II has a variance for each image: say how many positions an image has, positions=h·w"
+                "type II has a variance for each image: give the number of positions of an image, positions=h·w"
             )
         self.codebook = nn.Parameter(initial_codes(config.init, config.codebook_size, self.code_dim))
         self.log_variance = nn.Parameter(torch.tensor(math.log(config.init_variance)))  # θ
         self.variance_head = nn.Linear(self.code_dim, self.code_dim) if config.type != "I" else None
-        self.temperature = config.temperature.curve()
+        self.temperature = config.temperature.build_schedule()
         self.temperature.check(config.total_steps)
         self.samp = Samp(config.ball, config.arc, total_steps=config.total_steps)
 
@@ -119,7 +120,7 @@ class SQ(Quantizer):
             logits = code_logits(z, codebook, 1 / variance)  # (N, K)
             draws = self.config.evaluation == "sample" and not self.training
             tokens = (logits.detach() + gumbel(logits) if draws else logits.detach()).argmax(dim=1)
-            temperature = self.temperature.at(self.step, self.config.total_steps).clamp(min=COLDEST)
+            temperature = self.temperature.at(self.step, self.config.total_steps).clamp(min=MIN_TEMPERATURE)
             if self.training:
                 codes = matmul(relaxed_one_hot(logits, temperature.to(dtype), gumbel(logits)), codebook)
             else:
@@ -131,7 +132,7 @@ class SQ(Quantizer):
                 "entropy": self.token_mean(negative_entropy(logits), valid) * per_element,
                 "distance": self.token_mean(distance, valid) * per_element,
             }
-        samp_losses, samp_stats = self.samp.terms(
+        samp_losses, samp_stats = self.samp.losses_and_stats(
             self.step, latents, self.codebook, valid, self.synchronizes, training=self.training
         )
         losses, stats = losses | samp_losses, self.token_stats(tokens, valid) | samp_stats
@@ -143,23 +144,28 @@ class SQ(Quantizer):
         super()._update(inputs)
         with torch.no_grad():
             if self.samp.follows_perplexity:
-                self.samp.update_perplexity_(self.code_counts(UpdateInputs.join(inputs)))
+                self.samp.update_perplexity_(self.step_counts(UpdateInputs.join(inputs)))
             self.samp.bound_(self.codebook, self.step)
 
     def variance(self, latents: Tensor, valid: Tensor | None) -> Tensor:
-        """σ²: the logarithm of an image's or a token's own part is a mean of its elements'."""
-        config, shared = self.config, self.log_variance.to(latents.dtype).clamp(-WIDEST, WIDEST).exp()
+        """σ² for latents (N, code_dim): (1, 1), (N, 1) or (N, code_dim). Means over an image or a token are of logarithms."""
+        config, shared = (
+            self.config,
+            self.log_variance.to(latents.dtype).clamp(-MAX_LOG_VARIANCE, MAX_LOG_VARIANCE).exp(),
+        )
         if self.variance_head is None:
             return (config.floor + shared).reshape(1, 1)
-        own = through(self.variance_head, latents).to(latents.dtype).clamp(-WIDEST, WIDEST)  # (N, code_dim)
+        log_own = (
+            apply_projection(self.variance_head, latents).to(latents.dtype).clamp(-MAX_LOG_VARIANCE, MAX_LOG_VARIANCE)
+        )  # (N, code_dim)
         if config.type == "III":
-            own = own.mean(dim=1, keepdim=True)
+            log_own = log_own.mean(dim=1, keepdim=True)
         elif config.type == "II":
-            own = self._image_mean(own.mean(dim=1), valid).unsqueeze(1)
-        return own.exp() + shared
+            log_own = self._image_mean(log_own.mean(dim=1), valid).unsqueeze(1)
+        return log_own.exp() + shared
 
     def _image_mean(self, values: Tensor, valid: Tensor | None) -> Tensor:
-        """(N,) → (N,): each token gets the mean over its image's tokens."""
+        """The mean over each image's tokens, repeated for every token: (N,) → (N,)."""
         rows = (self.config.positions or 1) * self.config.heads
         if values.shape[0] % rows:
             raise ArcvqError(

@@ -17,10 +17,10 @@ from arcvq.quantizers.continuous import Continuous, ContinuousConfig
 
 @dataclass(kw_only=True)
 class VonMisesFisherConfig(ContinuousConfig):
-    """Options of VonMisesFisher beyond those of every continuous bottleneck; latent_dim is m, of the space around the sphere.
+    """Options of VonMisesFisher beyond those of every continuous bottleneck; z lies on the unit sphere of R^latent_dim.
 
-    kappa_floor  κ = softplus(·) + this: it keeps the posterior from collapsing onto the prior
-    gradient     of the draw in κ: explicit, through the accepted proposal, as published; implicit, the exact one
+    kappa_floor  κ = softplus(·) + kappa_floor: it keeps the posterior from collapsing onto the prior
+    gradient     of the sample in κ: explicit, through the accepted proposal, as published; implicit, the exact one
     """
 
     kappa_floor: float = 1.0
@@ -35,7 +35,7 @@ class VonMisesFisherConfig(ContinuousConfig):
 
 
 class VonMisesFisher(Continuous):
-    """`VonMisesFisher(dim=64, latent_dim=65)`: z on the unit sphere, drawn around μ in training, μ in evaluation.
+    """`VonMisesFisher(dim=64, latent_dim=65)`: z on the unit sphere, sampled around μ in training, μ in evaluation.
 
     Options: see VonMisesFisherConfig.
     """
@@ -46,8 +46,8 @@ class VonMisesFisher(Continuous):
     def posterior_width(self) -> int:
         return self.config.latent_dim + 1
 
-    def posterior(self, parameters: Tensor, draw: bool) -> tuple[Tensor, Tensor]:
+    def posterior(self, parameters: Tensor, sample: bool) -> tuple[Tensor, Tensor]:
         direction, kappa = parameters.split([self.config.latent_dim, 1], dim=1)
         direction, kappa = unit(direction), self.config.kappa_floor + nn.functional.softplus(kappa.squeeze(1))
-        z = sample_vmf(direction, kappa, self.config.gradient == "implicit") if draw else direction
+        z = sample_vmf(direction, kappa, self.config.gradient == "implicit") if sample else direction
         return z, vmf_kl(kappa, self.config.latent_dim).to(parameters.dtype)

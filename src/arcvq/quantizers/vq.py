@@ -38,13 +38,13 @@ class VQConfig(QuantizerConfig):
     """Options of VQ beyond those every quantizer has.
 
     estimator          how the decoder's gradient reaches the latents: straight-through, or rotation (Fifty et al., ICLR 2025)
-    metric             how a code is chosen: euclidean (Eq. 1) or cosine (Eq. 9). The decoder gets the raw code either way
+    metric             how a code is selected: euclidean (Eq. 1) or cosine (Eq. 9). The decoder gets the raw code in both cases
     init               uniform: Unif(−1/K, 1/K); unit-sphere: Unif(−1, 1) scaled to norm 1 (Eq. 4); normal: N(0, 1);
                        scaled-normal: N(0, 1/D); kmeans: centres of the first latents, see `kmeans_init_`
     codebook_weight    on mean (e − sg z)²
     commitment_weight  on mean (sg e − z)², the paper's β
     legacy             the two weights swapped, as old VQGAN checkpoints were trained
-    loss_space         raw, or unit: both losses between unit vectors (for study)
+    loss_space         raw, or unit: both losses between unit vectors (for experiments)
     entropy, restart   off unless given
     ball, arc          the two parts of SAMP; off unless given
     backend            which implementation of the search and losses: auto, reference, chunked, triton
@@ -73,15 +73,14 @@ class VQConfig(QuantizerConfig):
 class VQ(Quantizer):
     """`VQ(dim=64, codebook_size=512)`: the quantizer of VQ-VAE. Options: see VQConfig.
 
-    Its kin say where the codes live (`make_codebook`), what moves them without a gradient (`move_`), and what they pay
-    (`code_losses`); search, estimator, SAMP, entropy term, restarts and their order are the same for all.
+    Subclasses define how the codes are stored (`make_codebook`), moved without a gradient (`move_`) and trained (`code_losses`);
+    search, estimator, SAMP, entropy term, restarts and their order are the same for all.
     """
 
     Config = VQConfig
     config: VQConfig
     codebook: Tensor
-    # Whether `move_` has something to do.
-    moves_codes: ClassVar[bool] = False
+    moves_codes: ClassVar[bool] = False  # whether the class defines `move_`
     initialized: Tensor
     usage_ema: Tensor
 
@@ -96,48 +95,48 @@ class VQ(Quantizer):
         if config.restart:
             self.register_buffer("usage_ema", torch.full((config.codebook_size,), 1 / config.codebook_size))
 
-    # ---- what its kin say -----------------------------------------------------------------------------------------------
+    # ---- what a subclass defines ----------------------------------------------------------------------------------------
 
     def make_codebook(self) -> None:
-        """Here the codes are a parameter, for the optimizer to train."""
+        """Create `codebook`, here as a parameter."""
         self.codebook = nn.Parameter(self.initial_codes())
 
-    def move_(self, step: UpdateInputs, counts: Tensor) -> None:
-        """Move codes by the latents and tokens of a step; counts (K,) are those of all processes. Under no_grad."""
+    def move_(self, inputs: UpdateInputs, counts: Tensor) -> None:
+        """Move codes after a step, by its latents and tokens and the counts (K,) of all processes. Called under no_grad."""
 
     def restart_(self, latents: Tensor, valid: Tensor | None, counts: Tensor, restart: Restart) -> Tensor:
-        """Move dead codes; which they were."""
+        """Move unused codes onto random latents; return which they were, (K,) bool."""
         return restart_(self.codebook, self.usage_ema, counts, latents, valid, restart)
 
     def bound_(self) -> None:
-        """Every code into the ball of this step."""
+        """Scale the codes outside this step's ball onto its surface."""
         self.samp.bound_(self.codebook, self.step)
 
     def code_losses(self, latents: Tensor, codes: Tensor, codebook: Tensor, valid: Tensor | None) -> dict[str, Tensor]:
-        """Eq. 3, second and third term, over the global batch."""
+        """The codebook and commitment terms (Eq. 3); in training this process's part of the mean over all."""
         config = self.config
         pair = (latents, codes) if config.loss_space == "raw" else (unit(latents.float()), unit(codes.float()))
         terms = vq_loss(*pair, config.codebook_weight, config.commitment_weight, config.legacy, valid)
         if self.synchronizes:
-            share = self.shard_weight(latents, valid)
-            terms = {name: term * share for name, term in terms.items()}
+            weight = self.shard_weight(latents, valid)
+            terms = {name: term * weight for name, term in terms.items()}
         return terms
 
-    # ---- the same for all -----------------------------------------------------------------------------------------------
+    # ---- shared by all subclasses ---------------------------------------------------------------------------------------
 
     def quantize(
         self, latents: Tensor, valid: Tensor | None
     ) -> tuple[Tensor, Tensor, dict[str, Tensor], dict[str, Tensor]]:
         config = self.config
         self._check_initialized()
-        codebook = self.codebook  # (K, code_dim); computed, in some quantizers: so only once
+        codebook = self.codebook  # (K, code_dim); read once, because SimVQ computes it
         arc = None
         if self.training and config.arc is not None and config.metric == "cosine" and not self.synchronizes:
             tokens, arc = self.samp.assign_and_loss(latents, codebook, valid)  # (N,)
         else:
             tokens = assign(latents, codebook, config.metric, config.backend)
         codes = lookup(codebook, tokens, config.backend)  # (N, code_dim)
-        samp_losses, samp_stats = self.samp.terms(
+        samp_losses, samp_stats = self.samp.losses_and_stats(
             self.step, latents, codebook, valid, self.synchronizes, training=self.training, loss=arc
         )
         losses = self.code_losses(latents, codes, codebook, valid) | samp_losses
@@ -154,13 +153,13 @@ class VQ(Quantizer):
         restart = self.config.restart
         with torch.no_grad():
             if self.moves_codes or restart or self.samp.follows_perplexity:
-                step = UpdateInputs.join(inputs)
-                counts = self.code_counts(step)
-                self.move_(step, counts)
+                joined = UpdateInputs.join(inputs)
+                counts = self.step_counts(joined)
+                self.move_(joined, counts)
                 if restart:
-                    self.restart_(step.latents, step.valid, counts, restart)
+                    self.restart_(joined.latents, joined.valid, counts, restart)
                 self.samp.update_perplexity_(counts)
-            # Last, so that whatever moved a code leaves it inside the ball: step number t is bounded by M(t).
+            # Last, so that moved codes lie in the ball, too. Step t is bounded by M(t).
             self.bound_()
 
     @property
@@ -173,11 +172,11 @@ class VQ(Quantizer):
 
     @torch.no_grad()
     def kmeans_init_(self, latents: Tensor, iterations: int = 10, seed: int = 0) -> None:
-        """Place the codes on the k-means centres of these latents (in the layer's layout). Once, before training.
+        """Set the codes to the k-means centres of these latents (in the layer's layout). Call it once before training.
 
-        Several processes start from the first one's latents.
+        With several processes the first one's latents count.
         """
-        rows = self._rows(latents)
+        rows = self._to_rows(latents)
         self._count_nonfinite(rows)
         points = self.to_code_space(rows)
         size = self.config.codebook_size
@@ -188,12 +187,13 @@ class VQ(Quantizer):
             self.initialized.fill_(True)
 
     def _check_initialized(self) -> None:
-        waiting = self.config.init == "kmeans" and self.training and host_may_read(self.initialized)
-        if waiting and not bool(self.initialized):
+        """Raise in training if the init is kmeans and `kmeans_init_` was not called."""
+        can_check = self.config.init == "kmeans" and self.training and host_may_read(self.initialized)
+        if can_check and not bool(self.initialized):
             raise ArcvqError(
-                "init is kmeans but the codebook has not seen any latents: call kmeans_init_(latents) before training"
+                "init is kmeans but the codebook is not initialized: call kmeans_init_(latents) before training"
             )
 
     def initial_codes(self) -> Tensor:
-        """(K, code_dim), as `init` says."""
+        """Random codes (K, code_dim) according to the option `init`."""
         return initial_codes(self.config.init, self.config.codebook_size, self.code_dim)

@@ -40,7 +40,7 @@ class StackedTask(TokenizerTask):
         super().__init__(tokenizer, objective, stages=list(zip(lengths, parts)), seed=seed)
         for quantizer, steps in zip(tokenizer.quantizers, lengths):
             if quantizer.config.total_steps is None:
-                quantizer.set_length(steps)
+                quantizer.set_total_steps(steps)
 
     @property
     def stack(self) -> StackedTokenizer:
