@@ -1,4 +1,5 @@
-"""The documents are run: each page's python blocks in one namespace, its bash blocks in one folder, in order."""
+"""The documents are run: each page's python blocks in one namespace, its bash blocks in one folder, in order. A python block that
+begins with the name of a file is written there."""
 
 from __future__ import annotations
 
@@ -18,11 +19,13 @@ from arcvq.data import write_png
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-PHOTOS = 24  # more than 20, so that a folder's every-20th rule has something to hold out
+PHOTOS = 24  # more than 20, because every 20th image of a folder is a test image
 
 
 @dataclass(frozen=True)
 class Block:
+    """A code block of a page."""
+
     language: str
     line: int  # of its first line of code
     code: str
@@ -43,27 +46,29 @@ def blocks(page: Path) -> list[Block]:
 
 
 @each_page
-def test_only_known_languages(page: Path) -> None:
-    """An unlabelled block would not be run and nobody would notice. Only the map of the tree is no code."""
+def test_code_blocks_have_known_language(page: Path) -> None:
+    """A block without a language would not be run. Only the tree in architecture.md is no code."""
     allowed = {"python", "bash", "console", "yaml"} | ({""} if page.stem == "architecture" else set())
     assert {block.language for block in blocks(page)} <= allowed
 
 
-def test_readme_has_code() -> None:
+def test_readme_has_python_and_bash() -> None:
     assert {"python", "bash"} <= {block.language for block in blocks(PAGES[0])}
 
 
 @each_page
 def test_every_block_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    # What the pages suppose a reader to have: a photo, and a folder of photos.
+    # The pages assume a photo, and a folder of photos.
     generator = torch.Generator().manual_seed(0)
     for path in ["photo.png", *(f"photos/{i:02}.png" for i in range(PHOTOS))]:
         write_png(tmp_path / path, torch.randint(256, (3, 40, 48), dtype=torch.uint8, generator=generator))
     namespace: dict[str, Any] = {"__name__": "page"}
     for block in blocks(page):
-        if block.language == "python":
-            # Padded, so that a traceback points into the page itself.
+        if file := re.match(r"# (\S+\.py)\n", block.code):
+            (tmp_path / file[1]).write_text(block.code, encoding="utf-8")
+        elif block.language == "python":
+            # Padded with blank lines, so that a traceback names the line of the page.
             exec(compile("\n" * (block.line - 1) + block.code, str(page), "exec"), namespace)
         elif block.language == "yaml":
             name = re.match(r"# (\S+\.yaml)\n", block.code)
@@ -74,6 +79,7 @@ def test_every_block_runs(page: Path, tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def run_bash(page: Path, block: Block, folder: Path) -> None:
+    """Run a bash block in the folder; of `make` only check that the targets exist."""
     lines = block.code.splitlines()
     for line in lines:
         if line.startswith("make "):
@@ -97,15 +103,15 @@ def make_targets() -> set[str]:
 
 
 @each_page
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_have_targets(page: Path) -> None:
     text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
         assert target.startswith("https://") or (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
 @each_page
-def test_console_commands_exist(page: Path) -> None:
-    """The long commands are not run, but their first words are checked."""
+def test_console_commands_are_known(page: Path) -> None:
+    """Console commands take too long to run: only check their first words."""
     for command in re.findall(r"^\$ (.+)$", "".join(b.code for b in blocks(page) if b.language == "console"), re.M):
         words = (
             r"(arcvq|accelerate launch .*-m arcvq) (train|evaluate)\b"
