@@ -29,7 +29,7 @@ class TamingQuantizer(nn.Module):
         self.quantizer = quantizer
 
     def forward(self, latents: Tensor) -> tuple[Tensor, Tensor, Info]:
-        """Quantize latents (B, D, h, w)."""
+        """Latents (B, D, h, w) → quantized latents, loss, (perplexity, None, tokens)."""
         if self.training and torch.is_grad_enabled() and self.quantizer._attachment is None:
             self.quantizer.attach(None)
         output = self.quantizer(latents)

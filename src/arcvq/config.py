@@ -149,7 +149,7 @@ def override(data: Mapping[str, Any], arguments: Iterable[str], cls: Any = None)
 
 
 def _parse_arguments(arguments: Iterable[str]) -> list[tuple[list[str], str]]:
-    """`--a.b 1 --c=2` → [([a, b], "1"), ([c], "2")]; each `kind` comes first, because it resets its section."""
+    """Split `--a.b 1 --c=2` into ([a, b], "1") and ([c], "2"); `kind` settings first, because they reset their section."""
     settings = []
     words = list(arguments)
     while words:

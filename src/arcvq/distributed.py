@@ -72,8 +72,11 @@ def on_first_process(make: Callable[[], T]) -> T:
 
 
 class _Gather(torch.autograd.Function):
-    """(...) → (W, ...). All processes compute the same global value from the result. `backward` returns W times the gradient of
-    the process's own slice, because the later average over processes divides by W."""
+    """All-gather with gradient: (...) → (W, ...).
+
+    All processes compute the same global value from the result. `backward` returns W times the gradient of the process's own slice,
+    because the later average over processes divides by W.
+    """
 
     @staticmethod
     def forward(ctx, value: Tensor) -> Tensor:  # type: ignore[no-untyped-def]

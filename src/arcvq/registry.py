@@ -73,5 +73,6 @@ class Registry(Generic[Built]):
 
     @staticmethod
     def _config_of(cls: Any) -> type:
+        """The `Config` dataclass of a class."""
         config: type = cls.Config
         return config

@@ -54,7 +54,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def folder_lock(file: Path, who: str) -> Iterator[None]:
-    """Hold a lock on the folder of `file`; an error if another `who` holds it. The lock ends with the process."""
+    """Lock the folder of `file` for this process; raises if another process, a `who` (e.g. "training"), has the lock."""
     import fcntl  # missing on Windows, and only needed to write
 
     try:

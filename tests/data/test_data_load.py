@@ -271,7 +271,7 @@ def test_hold_out_splits_off_last_images() -> None:
     assert held.labels is not None
     assert (rest.labels.tolist(), held.labels.tolist()) == ([0, 1, 2], [3, 4])
     assert hold_out(InMemoryImages("five", pixels), 1)[1].labels is None
-    with pytest.raises(ArcvqError, match="five has 5 training images: leave some"):
+    with pytest.raises(ArcvqError, match="it must be from 1 to 4"):
         hold_out(InMemoryImages("five", pixels), 5)
     with pytest.raises(ArcvqError, match=r"data\.holdout is for published sets"):
         hold_out(InMemoryImages("folder:mine", pixels), 1)

@@ -103,7 +103,7 @@ def test_quantizer_losses_are_per_element_of_target(
 
 
 def with_random_moments(tokenizer: StackedTokenizer) -> StackedTokenizer:
-    """With moments that are far from 0 and 1, and other ones in each level."""
+    """Set moments far from mean 0 and variance 1, different in each level."""
     for scale, level in enumerate(tokenizer.levels_below, 1):
         level.standardize.mean.copy_(scale * torch.randn(8))
         level.standardize.variance.copy_(scale * (0.5 + 3 * torch.rand(8)))
@@ -111,7 +111,7 @@ def with_random_moments(tokenizer: StackedTokenizer) -> StackedTokenizer:
 
 
 def decode_through_levels(levels: list[Level], decoded: Tensor) -> Tensor:
-    """What the top level decoded → images: to the scale of the level below, onto its nearest codes, through its decoder."""
+    """The top level's decoder output → images: at each level below, undo the standardization, take the nearest codes, decode."""
     for level in reversed(levels):
         mean, deviation = (x.view(-1, 1, 1) for x in (level.standardize.mean, level.standardize.variance.sqrt()))
         rows, codebook = (decoded * deviation + mean).movedim(1, -1), level.quantizer.codebook

@@ -23,7 +23,7 @@ class UnreadableImage(ArcvqError):
     """An image file that cannot be read, with the reason."""
 
     def __init__(self, path: Path | str, reason: str) -> None:
-        super().__init__(f"cannot read the image {path} ({reason}); repair the file or take it out")
+        super().__init__(f"cannot read the image {path} ({reason}); repair or remove the file")
         self.path, self.reason = Path(path), reason
 
 

@@ -114,7 +114,7 @@ def load_folder(
     channels, height, width = common_format(every_path, headers, image_size)
     paths = splits[split]
     if not paths:
-        raise ArcvqError(f"{folder} leaves no image for the {split} split; it needs at least 2 images")
+        raise ArcvqError(f"{folder} has no image for the {split} split; it needs at least 2 images")
     labels = class_labels(paths, every_path)
     if limit is not None and limit < len(paths):
         picks = [index * len(paths) // limit for index in range(limit)]

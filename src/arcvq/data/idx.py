@@ -38,7 +38,7 @@ def find_idx_files(root: Path, name: str, split: str) -> list[Path] | None:
 
 
 def read_idx_images(name: str, image_path: Path, label_path: Path) -> InMemoryImages:
-    """Read an image file and its label file."""
+    """Read images and labels from a pair of idx files."""
     pixels = read_idx(image_path, dimensions=3)  # (N, H, W)
     labels = read_idx(label_path, dimensions=1)  # (N,)
     if len(pixels) != len(labels):

@@ -154,7 +154,9 @@ def hold_out(images: Images, count: int) -> tuple[InMemoryImages, InMemoryImages
             f"{images.name}: data.holdout is for published sets; put the images to hold out into a folder test"
         )
     if not 1 <= count < len(images):
-        raise ArcvqError(f"data.holdout is {count}, but {images.name} has {len(images)} training images: leave some")
+        raise ArcvqError(
+            f"data.holdout is {count}, but {images.name} has {len(images)} training images; it must be from 1 to {len(images) - 1}"
+        )
     first, labels = len(images) - count, images.labels
     return (
         InMemoryImages(images.name, images.pixels[:first], None if labels is None else labels[:first]),

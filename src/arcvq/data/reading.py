@@ -65,4 +65,4 @@ def raise_if_unreadable(results: Iterable[object], hint: str = "") -> None:
     if errors:
         named = ", ".join(f"{error.path} ({error.reason})" for error in errors[:MAX_NAMED])
         more = f" and {len(errors) - MAX_NAMED} more" if len(errors) > MAX_NAMED else ""
-        raise ArcvqError(f"cannot read {len(errors)} images: {named}{more}; repair the files or take them out{hint}")
+        raise ArcvqError(f"cannot read {len(errors)} images: {named}{more}; repair or remove the files{hint}")

@@ -62,7 +62,7 @@ class Neighbours:
 
 
 def neighbours(codebook: Tensor) -> Neighbours:
-    """Compare all pairs of codes in float64, in blocks of rows to save memory."""
+    """Nearest neighbour of every code, and the uniformity, in float64; in blocks of rows, to save memory."""
     codes = check_codebook(codebook)
     size = len(codes)
     if size < 2:
@@ -143,7 +143,7 @@ def duplicate_shares(nearest: Neighbours, mean_norm: float, cosine: float, dista
 
 
 def geometry(codebook: Tensor) -> dict[str, float]:
-    """All statistics of the codes above in one flat dict; only norms for a codebook of one code."""
+    """Norms, uniformity, nearest neighbours and near duplicates in one flat dict; only norms for a single code."""
     lengths = norms(codebook)
     result = {f"norm_{key}": value for key, value in lengths.items()}
     if len(codebook) < 2:

@@ -44,12 +44,12 @@ def start_jpeg(images: Tensor, quality: int) -> Callable[[], Tensor]:
     Uses Pillow's default chroma subsampling.
     """
 
-    def round_trip(image: Image.Image) -> Image.Image:
+    def compress_and_decode(image: Image.Image) -> Image.Image:
         buffer = io.BytesIO()
         image.save(buffer, format="JPEG", quality=quality)
         return Image.open(buffer).convert("RGB")
 
-    return start_on_each_image(images, round_trip)
+    return start_on_each_image(images, compress_and_decode)
 
 
 def pil_resize(images: Tensor, size: int) -> Tensor:
@@ -62,12 +62,13 @@ def pil_resize(images: Tensor, size: int) -> Tensor:
 def start_on_each_image(images: Tensor, change: Callable[[Image.Image], Image.Image]) -> Callable[[], Tensor]:
     """Start a Pillow operation on every image, in threads; returns a function that waits for the changed images."""
 
-    def change_part(part: np.ndarray) -> list[np.ndarray]:
-        return [np.asarray(change(Image.fromarray(pixels))) for pixels in part]
+    def change_images(images: np.ndarray) -> list[np.ndarray]:
+        return [np.asarray(change(Image.fromarray(image))) for image in images]
 
     arrays = np.ascontiguousarray(images.permute(0, 2, 3, 1).cpu().numpy())  # (B, H, W, 3)
     parts = [
-        image_threads().submit(change_part, part) for part in np.array_split(arrays, min(THREADS, max(1, len(arrays))))
+        image_threads().submit(change_images, part)
+        for part in np.array_split(arrays, min(THREADS, max(1, len(arrays))))
     ]
 
     def wait() -> Tensor:

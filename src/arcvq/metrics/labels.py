@@ -17,7 +17,7 @@ class MetricLabel:
         return format(value, self.format)
 
     def best(self, values: list[float]) -> float | None:
-        """The largest or smallest value; None if neither direction is better or there are no values."""
+        """The best of several values of this metric; None if no direction is better or there are no values."""
         if not values or self.better == "none":
             return None
         return max(values) if self.better == "up" else min(values)

@@ -26,7 +26,7 @@ def keep_networks() -> Iterator[None]:
 
 
 def load_once(key: Hashable, load: Callable[[], nn.Module]) -> nn.Module:
-    """The network from the cache of `keep_networks`, or from `load`. The key includes the weight folders."""
+    """Load a network, or return it from the cache of `keep_networks`, whose keys include the folders of weights."""
     if _loaded is None:
         return load()
     full_key = (key, os.environ.get("ARCVQ_WEIGHTS"), os.environ.get("TORCH_HOME"))

@@ -179,7 +179,7 @@ class StackedTokenizer(Tokenizer):
         return cast("list[Level]", list(self.lower))
 
     def _encode_to(self, images: Tensor, level: int) -> tuple[Tensor, Tensor | None]:
-        """The target that a level encodes and reconstructs, and its latents before standardization (None for the lowest level)."""
+        """The target that a level encodes and reconstructs, and the same before standardization (None for the lowest level)."""
         self._check_images(images)
         target, below = images.to(self.device, self.dtype), None
         for lower in self.levels_below[:level]:

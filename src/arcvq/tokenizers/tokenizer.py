@@ -105,7 +105,7 @@ class Tokenizer(nn.Module):
             return self._run_in_batches(reconstruct_batch, images, batch_size, images.shape[-2:])
 
     def speed_up(self, *, compile: bool = False, channels_last: bool = False) -> Tokenizer:
-        """Speed up inference in place: `torch.compile` encoder and decoder, or store their weights channels-last."""
+        """Speed up inference: compile encoder and decoder, and make their weights channels-last, in place. Returns this tokenizer."""
         if channels_last:
             self.to(memory_format=torch.channels_last)
         if compile:
