@@ -111,7 +111,7 @@ class TokenizerTask(Task):
         return sum_of_terms(terms, stats=stats, update=quantized, nonfinite=quantized.stats["nonfinite"])
 
     def after_step(self, name: str, updates: Sequence[Any], phase: Hashable) -> None:
-        self.tokenizer.after_step(*updates)
+        self.tokenizer.quantizer.after_step(*updates)
 
     def evaluate(self, source: Source, folder: Path | None, step: int) -> dict[str, Any]:
         from arcvq.metrics import EXACT, evaluate
