@@ -39,7 +39,7 @@ def sum_over_processes(value: Tensor) -> Tensor:
 
 
 def shard_weight(count: Tensor) -> Tensor:
-    """W · n_shard / n_all: averaged over processes, shard means times this weight are the global mean."""
+    """The weight W · n_shard / n_all of a shard's mean: weighted means, averaged over processes, give the global mean."""
     if world_size() == 1:
         return torch.ones((), device=count.device)
     count = count.to(torch.float32)

@@ -1,4 +1,4 @@
-"""A stack of autoencoders: which level learns, from what, and how images come back decode_through_levels."""
+"""The stacked tokenizer: training of each level, decoding through all levels, saving."""
 
 from pathlib import Path
 from typing import Any
@@ -77,7 +77,7 @@ def test_upper_level_reconstructs_standardized_latents_without_gradient_below(im
     out.loss.backward()
     assert all(p.grad is not None for name, p in tokenizer.named_parameters() if name.startswith(TOP))
     assert all(p.grad is None for p in tokenizer.lower.parameters())
-    # It saw the same batch thrice, so the with_random_moments target has mean 0 and variance 1.
+    # It saw the same batch thrice, so the standardized target has mean 0 and variance 1.
     target, _ = tokenizer._encode_to(images, 1)
     _, mean, variance = moments(target)
     torch.testing.assert_close(mean, torch.zeros(8), rtol=0, atol=1e-4)
