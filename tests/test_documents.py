@@ -1,5 +1,5 @@
-"""The documents are run: each page's python blocks in one namespace, its bash blocks in one folder, in order. A python block that
-begins with the name of a file is written there."""
+"""Runs the code of the documents: a page's Python blocks share a namespace, its bash blocks a folder. A Python block that begins
+with the name of a file is written to it."""
 
 from __future__ import annotations
 

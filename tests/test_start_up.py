@@ -1,4 +1,4 @@
-"""What a start imports, by name: a clock would tell the machine's load."""
+"""Which modules a start imports; unlike its time, this does not depend on the machine's load."""
 
 import subprocess
 import sys
@@ -7,6 +7,7 @@ HEAVY = ("torch._dynamo", "torchvision", "accelerate", "sklearn", "matplotlib", 
 
 
 def imported_by(code: str) -> set[str]:
+    """The modules that are loaded after running the code in a new process."""
     program = f"import sys\n{code}\nprint(*sys.modules, file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     return set(done.stderr.split())
@@ -20,7 +21,7 @@ def test_help_does_not_import_torch() -> None:
     assert "numpy" not in modules
 
 
-def test_the_layer_imports_little_beyond_torch() -> None:
+def test_layer_imports_no_heavy_module() -> None:
     extra = imported_by("from arcvq import ArcVQ") - imported_by("import torch")
     assert "arcvq.quantizers" in extra
     assert not [name for name in HEAVY if name in extra]
