@@ -11,6 +11,9 @@ from arcvq.errors import ArcvqError
 
 Built = TypeVar("Built")
 
+# Ends the error about an unknown kind.
+NOT_REGISTERED = " (one of your own: register it, or name its file with --import)"
+
 
 class Registry(Generic[Built]):
     """A map from kinds to classes. Each class has its own dataclass `Config` and is built by `cls(..., config=config)`."""
@@ -20,7 +23,7 @@ class Registry(Generic[Built]):
 
     def __getitem__(self, kind: str) -> type[Built]:
         if kind not in self:
-            raise ArcvqError(f"unknown {self.what} {kind!r}{did_you_mean(str(kind), self._kinds)}")
+            raise ArcvqError(f"unknown {self.what} {kind!r}{did_you_mean(str(kind), self._kinds)}{NOT_REGISTERED}")
         return self._kinds[kind]
 
     def __iter__(self) -> Iterator[str]:

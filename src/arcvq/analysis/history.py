@@ -73,7 +73,7 @@ class RunHistory:
         return cls(
             name=name or folder.resolve().name,
             path=folder,
-            system=str(config["system"]),
+            system=str(config["system"] or config.get("name")),
             config=config,
             train=tuple(line for line in lines if line["kind"] == "train"),
             evaluations=tuple(line for line in lines if line["kind"] == "eval"),

@@ -47,12 +47,12 @@ def add_train(commands: Commands) -> None:
     sub = commands.add(
         "train",
         train,
-        "train a tokenizer, or continue an unfinished run",
+        "train a tokenizer or a task of your own, or continue an unfinished run",
         "  arcvq train sample/arcvq-vae --out runs/first\n"
         "  arcvq train cifar10/arcvq-vae --training.seed 2 --quantizer.arc.scale 20 --out runs/scale-20\n"
-        "  arcvq train my.yaml --dry-run\n\n"
+        "  arcvq train my.yaml --import my_parts.py --dry-run\n\n"
         "Every setting can be set by its dotted name: --data.*, --autoencoder.*, --quantizer.*, --objective.*, --training.*;\n"
-        "--dry-run prints them all with their values.",
+        "--dry-run prints them all with their values. --autoencoder.kind, --quantizer.kind and --objective.kind choose the part.",
         takes_settings=True,
     )
     sub.add_argument("preset", metavar="PRESET", help="a preset's name (arcvq presets), or a YAML file")
@@ -77,7 +77,7 @@ def add_train(commands: Commands) -> None:
 def train(arguments: argparse.Namespace) -> int:
     """Train into --out, or print what a training needs with --dry-run."""
     from arcvq.distributed import rank
-    from arcvq.systems import load_config
+    from arcvq.systems import TokenizerConfig, load_config
     from arcvq.systems import train as run
     from arcvq.training import RunFolder
 
@@ -98,9 +98,10 @@ def train(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"run": str(arguments.out), "was_finished": was_finished})
     else:
-        print(
-            f"{arguments.out}: {'already ' if was_finished else ''}trained; measure it with: arcvq evaluate {arguments.out}"
+        next_command = (
+            f"; measure it with: arcvq evaluate {arguments.out}" if isinstance(config, TokenizerConfig) else ""
         )
+        print(f"{arguments.out}: {'already ' if was_finished else ''}trained{next_command}")
     return 0
 
 

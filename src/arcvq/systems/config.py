@@ -15,6 +15,7 @@ from arcvq.errors import ArcvqError
 from arcvq.nets import AUTOENCODERS, AutoencoderConfig, SmallConfig, StackedConfig
 from arcvq.objectives import OBJECTIVES, ReconstructionConfig
 from arcvq.quantizers import QUANTIZERS, HVQConfig, QuantizerConfig, VQConfig
+from arcvq.registry import NOT_REGISTERED
 from arcvq.systems.catalogue import SYSTEMS
 from arcvq.tasks import StackedTask, Task, TokenizerTask
 from arcvq.tokenizers import StackedTokenizer, Tokenizer, build_tokenizer
@@ -190,7 +191,7 @@ def config_class(data: Mapping[str, Any]) -> type[RunConfig]:
     """The dataclass that a configuration's `task` picks."""
     task = data.get("task", "tokenizer")
     if not isinstance(task, str) or task not in TASKS:
-        raise ArcvqError(f"unknown task {task!r}{did_you_mean(str(task), TASKS)}")
+        raise ArcvqError(f"unknown task {task!r}{did_you_mean(str(task), TASKS)}{NOT_REGISTERED}")
     return TASKS[task]
 
 

@@ -14,6 +14,7 @@ from arcvq.data import Images, load_images
 from arcvq.errors import ArcvqError
 from arcvq.metrics import Evaluation, evaluate_under
 from arcvq.storage import read_json, write_json
+from arcvq.systems.config import TokenizerConfig
 from arcvq.systems.train import read_run
 from arcvq.tasks import Reconstructor
 from arcvq.tokenizers import Tokenizer
@@ -50,9 +51,14 @@ def measure(
     `record` writes evaluation-PROTOCOL.json into the run, for its report.
     """
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    tokenizer = Tokenizer.from_pretrained(source, device=device)
     run = RunFolder(source)
     config = read_run(run) if run.config.is_file() else None
+    if config is not None and not isinstance(config, TokenizerConfig):
+        raise ArcvqError(
+            f"{source}: is a run of the task {config.task}, and evaluate measures tokenizers: its own evaluations are in "
+            f"{run.metrics}"
+        )
+    tokenizer = Tokenizer.from_pretrained(source, device=device)
     name = data or (config.data.name if config else None)
     if name is None:
         raise ArcvqError(f"{source}: is a model without a run, so it has no data set of its own: say --data NAME")

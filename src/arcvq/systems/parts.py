@@ -51,5 +51,12 @@ def import_parts(path: str | Path) -> None:
     except ArcvqError as error:
         raise ArcvqError(f"{path}: {error}") from None
     except Exception as error:
-        line = traceback.extract_tb(error.__traceback__)[-1].lineno
-        raise ArcvqError(f"{path}, line {line}: {type(error).__name__}: {error}") from error
+        raise ArcvqError(f"{path}, line {_line_in(path, error)}: {type(error).__name__}: {error}") from error
+
+
+def _line_in(path: Path, error: Exception) -> int | None:
+    """The line of this file that raised the error, or called what raised it."""
+    if isinstance(error, SyntaxError):
+        return error.lineno
+    frames = traceback.extract_tb(error.__traceback__)
+    return next((frame.lineno for frame in reversed(frames) if Path(frame.filename).resolve() == path.resolve()), None)

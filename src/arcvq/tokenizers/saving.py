@@ -124,7 +124,8 @@ def find_tokenizer_folder(source: str | Path) -> Path:
     for candidate in (path, path / "model"):
         if (candidate / "config.json").is_file():
             return candidate
-    if (path / "config.yaml").is_file() and (path / "checkpoints").is_dir():
+    is_run = (path / "config.yaml").is_file() and (path / "checkpoints").is_dir()
+    if is_run and not (path / "training.json").is_file():
         raise ArcvqError(
             f"{path}: training has not finished and there is no model yet: run the same arcvq train command to resume"
         )
