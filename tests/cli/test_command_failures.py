@@ -304,6 +304,17 @@ def test_out_of_memory_is_one_line(refused: Callable[..., str], tmp_path: Path) 
     assert "memory" in message
 
 
+def test_runtime_error_about_memory_is_not_out_of_memory(
+    arcvq: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object, **options: object) -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr("arcvq.demo.run_demo", fail)
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        arcvq("demo")
+
+
 def test_interrupted_demo_exits_with_130(
     arcvq: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import signal
 import sys
 import warnings
@@ -29,6 +30,9 @@ COMMANDS = (
     add_presets,
 )
 
+# What torch says in a RuntimeError when an allocation fails; other errors speak of memory too.
+OUT_OF_MEMORY = re.compile(r"out of memory|allocate memory|not enough memory", re.IGNORECASE)
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return the exit code. An error prints one line, without a traceback."""
@@ -51,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("arcvq: interrupted", file=sys.stderr)
         return 128 + signal.SIGINT
     except (MemoryError, RuntimeError) as error:
-        if "memory" not in str(error).lower() and not isinstance(error, MemoryError):
+        if not isinstance(error, MemoryError) and not OUT_OF_MEMORY.search(str(error)):
             raise
         return _fail(
             f"out of memory: use a smaller batch or model ({str(error).splitlines()[0][:120] if str(error) else 'no memory'})"
