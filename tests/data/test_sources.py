@@ -193,8 +193,11 @@ def test_crop_larger_than_image_is_refused(crop: int) -> None:
         ImageSource(images, 4, Augmentation(crop=crop))
 
 
-def test_evaluation_images_have_crop_size() -> None:
-    source, evaluation = load_sources("sample", batch_size=4, limit=8, evaluation_images=6, augmentation=BOTH)
+@pytest.mark.parametrize("holdout", [None, 10])
+def test_evaluation_images_have_crop_size(holdout: int | None) -> None:
+    source, evaluation = load_sources(
+        "sample", batch_size=4, limit=8, holdout=holdout, evaluation_images=6, augmentation=BOTH
+    )
     assert (source.length, evaluation.length) == (8, 6)
     assert source.image_size == evaluation.image_size == (5, 5)
     assert evaluation.augmentation is None

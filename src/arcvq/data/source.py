@@ -12,7 +12,7 @@ from torch import Tensor
 
 from arcvq.data.augment import Augmentation, augment, draw_augmentation
 from arcvq.data.batches import batch_count, batch_indices
-from arcvq.data.images import Images, InMemoryImages, first_images, hold_out
+from arcvq.data.images import Images, InMemoryImages, first_images, hold_out, resize_images
 from arcvq.data.load import load_images
 from arcvq.data.reading import prefetch
 from arcvq.errors import ArcvqError
@@ -195,6 +195,7 @@ def load_sources(
         rest, held_out = hold_out(images, holdout)
         train, test = first_images(rest, limit), first_images(held_out, evaluation_images)
         source = ImageSource(train, batch_size, augmentation)
+        test = resize_images(test, source.image_size)
         return source, ImageSource(test, batch_size, name=f"the held-out images of {name}")
     images = load_images(name, split="train", root=root, image_size=image_size, limit=limit)
     source = ImageSource(images, batch_size, augmentation)
