@@ -23,6 +23,7 @@ Rows = Iterator[dict[str, Any]]
 
 
 def main(words: list[str] | None = None) -> int:
+    """Parse the command line, measure a suite or write the tables, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__, allow_abbrev=False)
     parser.add_argument("command", nargs="?", choices=["tables"], help="write the tables of docs/speed.md")
     parser.add_argument("--check", action="store_true", help="tables: only report whether they are out of date")

@@ -97,6 +97,7 @@ def training_step(latents: Tensor, loss_of: Callable[[Tensor], Tensor], module: 
 
 
 def _arcvq_assign(latents: Tensor, codes: Tensor, backend: functional.Backend) -> Call:
+    """The search of arcvq."""
     return lambda: functional.assign(latents, codes, "cosine", backend)
 
 
@@ -106,6 +107,8 @@ def _arcvq_samp(latents: Tensor, codes: Tensor, backend: functional.Backend) -> 
 
 
 def _plain_samp(latents: Tensor, codes: Tensor) -> Call:
+    """Search and ArcLoss in plain PyTorch, forward and backward."""
+
     def loss_of(x: Tensor) -> Tensor:
         plain_assign(x.detach(), codes)
         return plain_arc_loss(x, codes)
@@ -114,7 +117,7 @@ def _plain_samp(latents: Tensor, codes: Tensor) -> Call:
 
 
 def _arcvq_layer(cls: type[VQ], latents: Tensor, codes: Tensor, **options: Any) -> Call:
-    """A training step of the layer, `after_step` included."""
+    """A training step of our layer `cls`, including `after_step`."""
     quantizer = cls(latents.shape[1], codes.shape[0], channel_last=True, **options).to(latents.device)
     leaf = latents.detach().clone().requires_grad_()
 
@@ -129,12 +132,14 @@ def _arcvq_layer(cls: type[VQ], latents: Tensor, codes: Tensor, **options: Any) 
 
 
 def _vector_quantize_pytorch(name: str, latents: Tensor, codes: Tensor, **options: Any) -> Call:
+    """A training step of a layer of vector-quantize-pytorch."""
     cls = getattr(_import_library("vector_quantize_pytorch", "vector-quantize-pytorch"), name)
     module = cls(dim=latents.shape[1], codebook_size=codes.shape[0], rotation_trick=False, **options)
     return _module_step(module, latents, lambda x: module(x.unsqueeze(0))[::2])  # (quantized, tokens, loss)
 
 
 def _diffusers_layer(latents: Tensor, codes: Tensor) -> Call:
+    """A training step of diffusers' VQ layer."""
     library = _import_library("diffusers.models.autoencoders.vae", "diffusers")
     module = library.VectorQuantizer(codes.shape[0], latents.shape[1], beta=0.25)
     return _module_step(

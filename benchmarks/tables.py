@@ -74,7 +74,7 @@ def size_tables(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _cost_cell(row: dict[str, Any] | None, fastest: float, share: bool) -> str:
-    """Time, memory and, if `share`, share of the device's limit; the fastest in bold."""
+    """A table cell with time, memory and, if `share`, share of the device's limit; the fastest in bold."""
     if row is None or "missing" in row:
         return "–" if row is None else row["missing"].partition(":")[0]
     time = f"{row['milliseconds']:.3g}" if row["milliseconds"] < 100 else f"{row['milliseconds']:,.0f}"

@@ -14,6 +14,7 @@ from reproduction.runs import select_runs
 
 
 def main(words: list[str] | None = None) -> int:
+    """Parse the command line, run the command, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m reproduction")
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="train and measure the runs without a result; --key value sets a setting")

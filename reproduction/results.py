@@ -32,6 +32,7 @@ class Result:
 
     @property
     def data(self) -> str:
+        """The name of the data set."""
         return self.path.parent.name
 
     @property
@@ -67,6 +68,7 @@ class Result:
 
     @property
     def config_hash(self) -> str:
+        """The first digits of a hash of the decisive settings."""
         return hashlib.sha256(json.dumps(self.settings, sort_keys=True).encode()).hexdigest()[:8]
 
     @cached_property
@@ -129,6 +131,7 @@ class Results:
     """All results of a folder, DATASET/NAME-seedN.json, grouped by run."""
 
     def __init__(self, folder: Path) -> None:
+        """Read all results; fails if seeds of a run have different settings."""
         if not folder.is_dir():
             raise ArcvqError(f"{folder}: no such folder: expected the folder of the results (--results DIR)")
         self.all = [read_result(path) for path in sorted(folder.glob("*/*-seed*.json"))]

@@ -36,6 +36,7 @@ def csv_text(results: Results) -> str:
 
 
 def _rows(result: Result) -> list[dict[str, Any]]:
+    """The rows of one result, one per protocol."""
     document = result.document
     columns = {
         "name": document["name"],

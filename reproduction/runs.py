@@ -38,9 +38,11 @@ class Run:
 
     @property
     def key(self) -> str:
+        """`DATA/NAME-seedN`, the path of its result without suffix."""
         return f"{self.data}/{self.name}-seed{self.seed}"
 
     def config(self) -> RunConfig:
+        """The configuration that trains this run."""
         own_settings = (f"--name={self.name}", f"--training.seed={self.seed}")
         return load_config(f"{self.data}/{self.preset}", [*self.settings, *own_settings])
 

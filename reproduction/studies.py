@@ -53,7 +53,7 @@ def recipe_table(document: Document, results: Results) -> list[str]:
 
 
 def psnr_by_epochs_table(document: Document, results: Results, key: str) -> list[str]:
-    """A row per label: test PSNR after each number of epochs, the best of the row's runs."""
+    """Test PSNR by training length: a row per label of the table in runs.json, the best of the row's runs."""
     labelled_runs = document["tables"][key]["rows"]
     rows = []
     for label, names in labelled_runs.items():
@@ -94,7 +94,7 @@ def best_mean(means: list[Mean | None], metric: str) -> Mean | None:
 
 
 def held_out_table(document: Document, results: Results, key: str) -> list[str]:
-    """A row per label: the held-out PSNR of each of its runs."""
+    """Held-out PSNR: a row per label of the table in runs.json, a column per run of the row."""
     table = document["tables"][key]
     rows = []
     for label, names in table["rows"].items():
@@ -123,4 +123,5 @@ def sort_value(found: Mean | None) -> float:
 
 
 def mean_text(found: Mean | None, metric: str) -> str:
+    """The mean as text, or a dash if there is none."""
     return found.text(metric) if found else NO_VALUE

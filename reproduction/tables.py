@@ -21,7 +21,7 @@ def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]], left:
 
 
 def metric_heading(metric: str, protocol: str = "") -> str:
-    """The heading of a metric's column, with an arrow to the better side."""
+    """The heading of a metric's column, with an arrow for the better direction."""
     label = metric_label(metric)
     arrow = {"up": " ↑", "down": " ↓", "none": ""}[label.better]
     return f"{label.label}{f', {protocol}' if protocol else ''}{arrow}"

@@ -26,6 +26,7 @@ class Demo:
     seconds: float
 
     def to_json(self) -> dict[str, Any]:
+        """Metrics, path of the report and duration."""
         return {"metrics": self.rows, "missing": self.missing, "report": str(self.page), "seconds": self.seconds}
 
     def print(self) -> None:

@@ -136,6 +136,7 @@ def _find_dead_codes(history: RunHistory) -> Iterator[Finding]:
 
 
 def _find_few_tokens(history: RunHistory) -> Iterator[Finding]:
+    """A note if there are too few evaluation tokens per code to call a code unused."""
     snapshot = history.last_snapshot
     if snapshot.token_count < TOKENS_PER_CODE * snapshot.size:
         yield Finding(
@@ -148,6 +149,7 @@ def _find_few_tokens(history: RunHistory) -> Iterator[Finding]:
 
 
 def _find_norm_imbalance(history: RunHistory) -> Iterator[Finding]:
+    """A warning if the norms of used and unused codes differ much."""
     if "levels" in _quantizer_options(history):
         return  # a fixed grid
     snapshot = history.last_snapshot
@@ -182,6 +184,7 @@ def _find_near_duplicates(history: RunHistory) -> Iterator[Finding]:
 
 
 def _find_stuck_perplexity(history: RunHistory) -> Iterator[Finding]:
+    """A warning if perplexity is low and hardly grew in the second half of training."""
     series = history.evaluation_series("perplexity")
     size = history.last_snapshot.size
     if len(series) < STUCK_POINTS or history.last_step < STUCK_STEPS:
@@ -198,6 +201,7 @@ def _find_stuck_perplexity(history: RunHistory) -> Iterator[Finding]:
 
 
 def _find_ball_bound_problem(history: RunHistory) -> Iterator[Finding]:
+    """A note if the ball bound clips no code, or always nearly all of them."""
     clipped = history.evaluation_series("clipped_share")
     trained = clipped.values[clipped.steps > 0]
     if len(trained) == 0:

@@ -155,6 +155,7 @@ def _read_metric_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _is_json(text: str) -> bool:
+    """Whether the text parses as JSON."""
     try:
         json.loads(text)
     except ValueError:

@@ -54,6 +54,7 @@ def html_page(title: str, lead: str, sections: Sequence[Section]) -> str:
 
 
 def _section_html(anchor: str, heading: str, content: str) -> str:
+    """A section of the page with its anchor and heading."""
     title = f"<h2>{escape(heading)}</h2>\n" if heading else ""
     return f'<section id="{escape(anchor)}">\n{title}{content}\n</section>'
 
@@ -67,13 +68,14 @@ def usage_summary(runs: Sequence[RunHistory]) -> str:
 
 
 def run_cards(runs: Sequence[RunHistory]) -> str:
-    """A card per run: usage, the grid of its codes, and a few facts."""
+    """An HTML card per run: usage, the grid of its codes, and a few facts."""
     return (
         f'<div class="cards">{"".join(_run_card(run, run_colour(position)) for position, run in enumerate(runs))}</div>'
     )
 
 
 def _run_card(run: RunHistory, colour: str) -> str:
+    """The HTML card of one run."""
     facts = {"training steps": f"{run.last_step:,}{'' if run.finished else ', unfinished'}"}
     if run.system != run.name:
         facts = {"system": run.system, **facts}
@@ -101,11 +103,12 @@ def _used_of_all(run: RunHistory) -> str:
 
 
 def notes_list(notes: Sequence[str]) -> str:
+    """The notes as an HTML list."""
     return f'<ul class="notes">{"".join(f"<li>{escape(note)}</li>" for note in notes)}</ul>'
 
 
 def metrics_table(runs: Sequence[RunHistory], groups: Sequence[Group]) -> str:
-    """A table per group of metrics, with a column per run."""
+    """HTML tables of metrics: one per group, with a column per run."""
     parts = []
     for group in groups:
         caution = f' <span class="caution">{escape(group.warning)}</span>' if group.warning else ""
@@ -118,7 +121,7 @@ def metrics_table(runs: Sequence[RunHistory], groups: Sequence[Group]) -> str:
 
 
 def settings_table(runs: Sequence[RunHistory], rows: Sequence[tuple[str, Sequence[str]]]) -> str:
-    """A table of (setting, its value in each run)."""
+    """An HTML table of settings that differ: a row per setting, a column per run."""
     if not rows:
         return f"<p>{'All resolved settings are the same.' if len(runs) > 1 else 'There is only one run.'}</p>"
     lines = [[f"<code>{escape(text)}</code>" for text in (key, *values)] for key, values in rows]
@@ -126,7 +129,7 @@ def settings_table(runs: Sequence[RunHistory], rows: Sequence[tuple[str, Sequenc
 
 
 def _run_table(runs: Sequence[RunHistory], first_heading: str, rows: Iterable[Sequence[str]], caption: str = "") -> str:
-    """A table with a column per run after the first. Cells and caption are HTML."""
+    """An HTML table with a column per run after the first. Cells and caption are HTML."""
     names = [
         f'<span class="dot" style="--run: {run_colour(position)}"></span>{escape(run.name)}'
         for position, run in enumerate(runs)
@@ -140,10 +143,12 @@ def _run_table(runs: Sequence[RunHistory], first_heading: str, rows: Iterable[Se
 
 
 def _metric_row_cells(row: Row) -> list[str]:
+    """The HTML cells of a row: label with arrow, then one value per run."""
     return [f'{escape(row.label)} <span class="arrow">{row.direction}</span>', *map(_metric_cell, row.cells)]
 
 
 def _metric_cell(cell: Cell) -> str:
+    """The HTML of one value, or of the reason why it is missing."""
     if cell.text is None:
         word = "–" if cell.reason.startswith("not applicable") else "missing"
         return f'<span class="missing">{word}<span class="reason">{escape(cell.reason)}</span></span>'
@@ -151,7 +156,7 @@ def _metric_cell(cell: Cell) -> str:
 
 
 def findings_cards(findings: Mapping[str, Sequence[Finding]]) -> str:
-    """A card per run with its diagnosis; `findings` by the name of the run."""
+    """An HTML card per run with its diagnosis; `findings` by the name of the run."""
     parts = []
     for position, (name, found) in enumerate(findings.items()):
         content = f'<ul class="findings">{"".join(map(_finding_item, found))}</ul>' if found else NO_FINDING
@@ -162,6 +167,7 @@ def findings_cards(findings: Mapping[str, Sequence[Finding]]) -> str:
 
 
 def _finding_item(finding: Finding) -> str:
+    """The HTML list item of one finding."""
     mark = SEVERITY_SYMBOLS[finding.severity]
     evidence = finding.evidence[:1].upper() + finding.evidence[1:]
     return (

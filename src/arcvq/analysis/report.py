@@ -51,6 +51,7 @@ def write_report(
 def _check_arguments(
     runs: Sequence[RunHistory], originals: Tensor | None, reconstructions: Mapping[str, Tensor]
 ) -> None:
+    """Fail if there is no run, a name is not unique, or the images fit neither runs nor format."""
     if not runs:
         raise ArcvqError("a report needs at least one run")
     names = [run.name for run in runs]

@@ -14,6 +14,7 @@ class Parser(argparse.ArgumentParser):
     """A parser whose errors are one line and exit with code 2."""
 
     def error(self, message: str) -> NoReturn:
+        """Print the error as one line and exit with code 2."""
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 

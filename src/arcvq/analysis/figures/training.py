@@ -128,13 +128,13 @@ def _draw_loss(axes: Axes, runs: Sequence[RunHistory], term: str) -> None:
 
 
 def _format_step_axis(axes: Axes) -> None:
-    """Whole step numbers with thousands separators on the x axis."""
+    """Label the x axis with whole step numbers."""
     axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step:,.0f}"))
 
 
 def _format_log_axis(axes: Axes, ratio: float) -> None:
-    """A few ticks with plain numbers on the y axis; `ratio` is largest over smallest value."""
+    """Label a logarithmic y axis with a few plain numbers; `ratio` is largest over smallest value."""
     if ratio < 3:
         axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
     else:
