@@ -11,6 +11,6 @@ def _seed() -> None:
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Force the chunked backends to walk over many blocks: 40 scores, of 3 codes, at a time."""
+    """Make the chunked backend use many small blocks: 40 scores, of 3 codes."""
     monkeypatch.setitem(chunks.BLOCK_ELEMENTS, "cpu", 40)
     monkeypatch.setitem(chunks.BLOCK_CODES, "cpu", 3)

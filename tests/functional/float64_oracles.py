@@ -1,4 +1,4 @@
-"""The paper's equations as explicit loops over Python numbers: slow, obvious, and sharing nothing with the library."""
+"""The paper's equations as explicit loops over Python floats, without the library."""
 
 import math
 

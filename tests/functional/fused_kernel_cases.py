@@ -1,4 +1,4 @@
-"""The Triton kernels against the reference, run by test_fused_kernels.py in Triton's interpreter (or by hand on a GPU:
+"""The Triton kernels against the reference, run by test_fused_kernels.py in Triton's interpreter (on a GPU by hand:
 `pytest tests/functional/fused_kernel_cases.py`)."""
 
 import pytest
@@ -16,7 +16,9 @@ SHAPES = [(1, 1, 4, 1), (3, 5, 8, 3), (70, 9, 5, 3), (129, 1, 20, 8), (200, 130,
 SHAPES_OF_HALF = [(SHAPES[2], torch.bfloat16), (SHAPES[4], torch.float16)]
 
 
-def case(tokens: int, codes: int, width: int, dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Tensor]:
+def random_inputs(
+    tokens: int, codes: int, width: int, dtype: torch.dtype = torch.float32
+) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(tokens + codes)
     latents = torch.randn(tokens, width, generator=generator).to(dtype).to(DEVICE)
     return latents, torch.randn(codes, width, generator=generator).to(DEVICE)
@@ -24,43 +26,43 @@ def case(tokens: int, codes: int, width: int, dtype: torch.dtype = torch.float32
 
 @pytest.mark.parametrize("metric", functional.METRICS)
 @pytest.mark.parametrize(("shape", "dtype"), [*((shape, torch.float32) for shape in SHAPES), *SHAPES_OF_HALF])
-def test_tokens_equal_the_reference(shape: tuple[int, ...], dtype: torch.dtype, metric: functional.Metric) -> None:
-    latents, codebook = case(*shape[:3], dtype)
+def test_tokens_equal_reference(shape: tuple[int, ...], dtype: torch.dtype, metric: functional.Metric) -> None:
+    latents, codebook = random_inputs(*shape[:3], dtype)
     expected = functional.assign(latents, codebook, metric, "reference")
     assert torch.equal(functional.assign(latents, codebook, metric, "triton"), expected)
 
 
 @pytest.mark.parametrize("metric", functional.METRICS)
 def test_ties_go_to_the_lowest_index(metric: functional.Metric) -> None:
-    latents, codebook = case(50, 7, 6)
+    latents, codebook = random_inputs(50, 7, 6)
     doubled = torch.cat([codebook] * 20)  # the copies lie in other blocks
     assert int(functional.assign(latents, doubled, metric, "triton").max()) < 7
 
 
 @pytest.mark.parametrize(("masked", "scale"), [(False, 10.0), (True, 64.0)])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_loss_and_gradient_equal_the_reference_in_float64(shape: tuple[int, ...], masked: bool, scale: float) -> None:
-    latents, codebook = case(*shape[:3])
-    compare(latents, codebook, shape[3], scale, masked, atol=1e-6)
+def test_loss_and_gradient_match_float64_reference(shape: tuple[int, ...], masked: bool, scale: float) -> None:
+    latents, codebook = random_inputs(*shape[:3])
+    assert_matches_reference(latents, codebook, shape[3], scale, masked, atol=1e-6)
 
 
 @pytest.mark.parametrize(("shape", "dtype"), SHAPES_OF_HALF)
-def test_half_latents_get_the_gradient_of_their_float32_selves(shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    latents, codebook = case(*shape[:3], dtype)
+def test_half_precision_latents_get_float32_gradient(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    latents, codebook = random_inputs(*shape[:3], dtype)
     coarse = torch.finfo(dtype).eps
-    compare(latents, codebook, shape[3], 10.0, False, rtol=2 * coarse, atol=coarse * 1e-2)
+    assert_matches_reference(latents, codebook, shape[3], 10.0, False, rtol=2 * coarse, atol=coarse * 1e-2)
 
 
 @pytest.mark.parametrize("width", [4, 64, 65, 129, 1000, 1024])
-def test_rows_of_any_width(width: int) -> None:
-    latents, codebook = case(20, 10, width)
-    compare(latents, codebook, 3, 10.0, True, atol=1e-6)
+def test_any_row_width_matches_reference(width: int) -> None:
+    latents, codebook = random_inputs(20, 10, width)
+    assert_matches_reference(latents, codebook, 3, 10.0, True, atol=1e-6)
     for metric in functional.METRICS:
         expected = functional.assign(latents, codebook, metric, "reference")
         assert torch.equal(functional.assign(latents, codebook, metric, "triton"), expected)
 
 
-def compare(
+def assert_matches_reference(
     latents: torch.Tensor,
     codebook: torch.Tensor,
     top_k: int,
@@ -70,7 +72,7 @@ def compare(
     rtol: float = 1e-4,
     atol: float,
 ) -> None:
-    """Loss and gradient of the kernels beside those of the reference in float64."""
+    """Check loss and gradient of the kernels against the reference in float64."""
     valid = (torch.arange(len(latents), device=DEVICE) % 3 > 0) if masked else None
     oracle = latents.double().requires_grad_()
     expected = functional.arc_loss(oracle, codebook.double(), scale, 0.1, top_k, "reference", valid=valid)
@@ -82,7 +84,7 @@ def compare(
     torch.testing.assert_close(gradients[1].double(), gradients[0], rtol=rtol, atol=atol)
 
 
-def test_another_number_of_tokens_compiles_nothing() -> None:
+def test_new_token_count_does_not_recompile() -> None:
     if DEVICE == "cpu":
         pytest.skip("the interpreter compiles nothing")
     import triton
@@ -92,19 +94,19 @@ def test_another_number_of_tokens_compiles_nothing() -> None:
     triton.knobs.runtime.jit_post_compile_hook = lambda *, fn, **_: compiled.append(fn.name)
     try:
         for tokens in (1000, 1024, 1001, 17, 4096):
-            latents, codebook = case(tokens, 64, 16)
+            latents, codebook = random_inputs(tokens, 64, 16)
             functional.assign(latents, codebook, "cosine", "triton")
             functional.arc_loss(latents.requires_grad_(), codebook, backend="triton").backward()
             if tokens == 1000:
                 compiled.clear()
     finally:
         triton.knobs.runtime.jit_post_compile_hook = before
-    # The merge knows how many parts there are, a power of two: few, whatever comes.
+    # The merge is compiled for the number of parts, rounded to a power of two: a few times.
     assert [name for name in compiled if "merge" not in name] == []
 
 
-def test_codes_that_learn_get_the_reference_gradient() -> None:
-    latents, codebook = case(70, 9, 5)
+def test_trained_codes_get_reference_gradient() -> None:
+    latents, codebook = random_inputs(70, 9, 5)
     gradients = []
     for backend in ("reference", "triton"):
         leaves = latents.clone().requires_grad_(), codebook.clone().requires_grad_()
@@ -113,8 +115,8 @@ def test_codes_that_learn_get_the_reference_gradient() -> None:
     torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-4, atol=1e-6)
 
 
-def test_zero_rows_and_tokens_all_alike() -> None:
-    latents, codebook = case(70, 9, 5)
+def test_zero_rows_and_equal_tokens_match_reference() -> None:
+    latents, codebook = random_inputs(70, 9, 5)
     latents[3:60] = latents[3]
     latents[10], codebook[2] = 0.0, 0.0
     losses = []
@@ -126,42 +128,42 @@ def test_zero_rows_and_tokens_all_alike() -> None:
     torch.testing.assert_close(losses[1], losses[0])
 
 
-def test_a_mask_need_not_lie_in_one_piece() -> None:
-    latents, codebook = case(60, 9, 5)
+def test_strided_mask_equals_contiguous_mask() -> None:
+    latents, codebook = random_inputs(60, 9, 5)
     strided = (torch.arange(120, device=DEVICE) % 5 > 0)[::2]
     losses = [functional.arc_loss(latents, codebook, backend="triton", valid=v) for v in (strided, strided.clone())]
     assert torch.equal(*losses)
 
 
-def test_a_latent_that_is_no_number_shows_in_the_loss() -> None:
-    latents, codebook = case(60, 9, 5)
+def test_nan_latent_gives_nan_loss() -> None:
+    latents, codebook = random_inputs(60, 9, 5)
     latents[7] = float("nan")
     assert functional.arc_loss(latents, codebook, backend="triton").isnan()
 
 
-def test_more_top_tokens_than_the_kernels_take_are_served_all_the_same() -> None:
-    latents, codebook = case(100, 9, 5)
+def test_top_k_above_kernel_limit_matches_reference() -> None:
+    latents, codebook = random_inputs(100, 9, 5)
     losses = [functional.arc_loss(latents, codebook, top_k=40, backend=b) for b in ("triton", "reference")]
     torch.testing.assert_close(*losses)
 
 
-def test_padding_is_no_doubt() -> None:
-    latents, codebook = case(40, 50, 8)
+def test_zero_latents_get_reference_tokens() -> None:
+    latents, codebook = random_inputs(40, 50, 8)
     latents[::2] = 0.0
     tokens = functional.assign(latents, codebook, "cosine", "triton")
     assert torch.equal(tokens, functional.assign(latents, codebook, "cosine", "reference"))
 
 
-def test_the_tokens_are_split_among_programs_without_losing_any() -> None:
-    rows = row_kernels.split_rows(*case(600, 3, 8), 0.0)
+def test_statistics_do_not_depend_on_token_splits() -> None:
+    rows = row_kernels.split_rows(*random_inputs(600, 3, 8), 0.0)
     whole = arc_kernels.statistics(*rows, None, 10.0, 4, splits=1)
     parts = arc_kernels.statistics(*rows, None, 10.0, 4, splits=7)
     torch.testing.assert_close(parts, whole)
 
 
 @pytest.mark.parametrize("metric", functional.METRICS)
-def test_splitting_the_codes_changes_no_token_and_no_gradient(metric: functional.Metric) -> None:
-    latents, codebook = case(40, 400, 8)
+def test_tokens_and_gradient_do_not_depend_on_code_splits(metric: functional.Metric) -> None:
+    latents, codebook = random_inputs(40, 400, 8)
     codebook[300:] = codebook[:100]  # ties between parts, too
     bias = 0.5 * codebook.square().sum(1) if metric == "euclidean" else None
     expected = functional.assign(latents, codebook, metric, "reference")
@@ -178,9 +180,9 @@ def test_splitting_the_codes_changes_no_token_and_no_gradient(metric: functional
     torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-4, atol=1e-5)
 
 
-def test_codes_too_close_to_tell_apart_are_told_apart_in_float32() -> None:
-    """Neighbours that differ by less than the products' error: only the second look can find the nearest."""
-    latents, codebook = case(40, 1, 16)
+def test_nearly_equal_codes_are_compared_in_float32() -> None:
+    """Codes that differ by less than the products' error: only the float32 search finds the nearest."""
+    latents, codebook = random_inputs(40, 1, 16)
     steps = torch.arange(300, device=DEVICE)[:, None] * 1e-7
     near = latents[:1] + steps * torch.randn(16, device=DEVICE)
     codes = torch.cat([codebook, near])
@@ -191,9 +193,9 @@ def test_codes_too_close_to_tell_apart_are_told_apart_in_float32() -> None:
     assert float(lost.max()) < 1.5e-7
 
 
-def test_a_doubt_in_one_part_reaches_the_clear_best_of_another() -> None:
-    """The nearest two codes lie close together in the second part, and the best of the first is barely farther away."""
-    latents, codebook = case(1, 1200, 16)
+def test_ambiguous_part_is_searched_again_beside_clear_part() -> None:
+    """The nearest two codes are close together in the second part, and the best of the first part is hardly farther."""
+    latents, codebook = random_inputs(1, 1200, 16)
     query = functional.unit(latents.double())
     across = functional.unit(torch.linalg.cross(query[:, :3], torch.ones_like(query[:, :3])))
     sideways = torch.nn.functional.pad(across, (0, 13))
@@ -205,16 +207,16 @@ def test_a_doubt_in_one_part_reaches_the_clear_best_of_another() -> None:
     assert float(exact.max() - exact[0, token.item()]) < 1.5e-7
 
 
-def test_the_products_err_less_than_the_search_allows_for() -> None:
+def test_product_error_is_below_search_tolerance() -> None:
     for width in (16, 64, 100):
-        latents, codebook = case(300, 64, width)
+        latents, codebook = random_inputs(300, 64, width)
         top, tokens, _ = arc_kernels.statistics(*row_kernels.split_rows(latents, codebook, 0.0), None, 10.0, 16)
         exact = (functional.unit(codebook.double()) @ functional.unit(latents.double()).t()).gather(1, tokens)
         assert float((top - exact).abs().max()) < search_kernels._score_error(width) / 2
 
 
-def test_the_same_inputs_give_the_same_bits() -> None:
-    latents, codebook = case(300, 70, 16)
+def test_same_inputs_give_same_bits() -> None:
+    latents, codebook = random_inputs(300, 70, 16)
     runs = []
     for _ in range(2):
         leaf = latents.clone().requires_grad_()
@@ -224,8 +226,8 @@ def test_the_same_inputs_give_the_same_bits() -> None:
     assert all(torch.equal(a, b) for a, b in zip(*runs))
 
 
-def test_no_tensor_of_the_score_matrix_s_size_is_made() -> None:
-    latents, codebook = case(600, 400, 4)
+def test_score_matrix_is_never_allocated() -> None:
+    latents, codebook = random_inputs(600, 400, 4)
     leaf = latents.requires_grad_()
     with torch.profiler.profile(profile_memory=True, activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         functional.arc_loss(leaf, codebook, backend="triton").backward()
@@ -234,8 +236,8 @@ def test_no_tensor_of_the_score_matrix_s_size_is_made() -> None:
 
 
 @pytest.mark.parametrize("masked", [False, True])
-def test_the_operators_keep_pytorch_s_rules(masked: bool) -> None:
-    latents, codebook = case(12, 3, 5)
+def test_operators_pass_opcheck(masked: bool) -> None:
+    latents, codebook = random_inputs(12, 3, 5)
     valid = (torch.arange(12, device=DEVICE) % 3 > 0) if masked else None
     leaf = latents.clone().requires_grad_()
     operators = torch.ops.arcvq
@@ -255,12 +257,12 @@ def test_the_operators_keep_pytorch_s_rules(masked: bool) -> None:
 
 @pytest.mark.parametrize("monotone", [False, True])
 @pytest.mark.parametrize("scale", [10.0, 64.0])
-def test_the_finish_equals_the_reference(scale: float, monotone: bool) -> None:
+def test_finish_equals_reference(scale: float, monotone: bool) -> None:
     generator = torch.Generator().manual_seed(3)
     cosines = (2 * torch.rand(300, 3, generator=generator) - 1).to(DEVICE)
     cosines[0], cosines[1] = 1.0, -1.0
     tokens = torch.arange(900, device=DEVICE).view(300, 3)
-    cosines[2], tokens[2] = float("-inf"), -1  # a code that no token came to
+    cosines[2], tokens[2] = float("-inf"), -1  # a code without tokens
     cosines[3, 1:], tokens[3, 1:] = float("-inf"), -1
     negatives = scale * (4 * torch.rand(300, generator=generator) - 2).to(DEVICE)
     negatives[4] = float("-inf")
@@ -275,8 +277,8 @@ def test_the_finish_equals_the_reference(scale: float, monotone: bool) -> None:
 
 
 @pytest.mark.parametrize("masked", [False, True])
-def test_search_and_loss_together_are_the_two_apart(masked: bool) -> None:
-    latents, codebook = case(300, 40, 24)
+def test_assign_and_arc_loss_equals_separate_calls(masked: bool) -> None:
+    latents, codebook = random_inputs(300, 40, 24)
     valid = (torch.arange(len(latents), device=DEVICE) % 3 > 0) if masked else None
     apart, together = (latents.clone().requires_grad_() for _ in range(2))
     expected = functional.arc_loss(apart, codebook, top_k=4, backend="triton", valid=valid)
@@ -286,8 +288,8 @@ def test_search_and_loss_together_are_the_two_apart(masked: bool) -> None:
     assert torch.equal(torch.autograd.grad(loss, together)[0], torch.autograd.grad(expected, apart)[0])
 
 
-def test_rows_may_begin_anywhere_in_memory_and_a_scale_may_be_an_integer() -> None:
-    latents, codebook = case(130, 20, 16)
+def test_memory_offset_and_integer_scale_change_nothing() -> None:
+    latents, codebook = random_inputs(130, 20, 16)
     upstream = []
     for offset, scale in ((0, 10.0), (1, 10.0), (2, 10), (0, 10)):
         moved = [
@@ -300,8 +302,8 @@ def test_rows_may_begin_anywhere_in_memory_and_a_scale_may_be_an_integer() -> No
         assert all(torch.equal(a, b) for a, b in zip(other, upstream[0]))
 
 
-def test_a_scaled_loss_of_float16_latents_keeps_small_gradients() -> None:
-    latents, codebook = case(2000, 8, 16)
+def test_scaled_float16_loss_keeps_small_gradients() -> None:
+    latents, codebook = random_inputs(2000, 8, 16)
     leaf, whole = latents.half().requires_grad_(), latents.half().float().requires_grad_()
     for each in (leaf, whole):
         (functional.arc_loss(each, codebook, backend="triton") * 65536).backward()
@@ -310,8 +312,8 @@ def test_a_scaled_loss_of_float16_latents_keeps_small_gradients() -> None:
     torch.testing.assert_close(leaf.grad.float(), whole.grad, rtol=1e-2, atol=1e-6 * float(whole.grad.abs().max()))
 
 
-def test_without_gradients_none_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    latents, codebook = case(60, 9, 5)
+def test_no_grad_computes_no_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    latents, codebook = random_inputs(60, 9, 5)
     leaf = latents.requires_grad_()
     monkeypatch.setattr(arc_backward_kernels, "backward", lambda *_: pytest.fail("a gradient that nobody asked for"))
     for off in (torch.no_grad, torch.inference_mode):
@@ -319,8 +321,8 @@ def test_without_gradients_none_is_taken(monkeypatch: pytest.MonkeyPatch) -> Non
             assert not functional.arc_loss(leaf, codebook, backend="triton").requires_grad
 
 
-def test_a_second_derivative_is_refused_and_not_taken_for_zero() -> None:
-    latents, codebook = case(60, 9, 5)
+def test_second_derivative_raises() -> None:
+    latents, codebook = random_inputs(60, 9, 5)
     leaf = latents.requires_grad_()
     loss = functional.arc_loss(leaf, codebook, backend="triton")
     (gradient,) = torch.autograd.grad(loss, leaf, create_graph=True)
@@ -329,8 +331,8 @@ def test_a_second_derivative_is_refused_and_not_taken_for_zero() -> None:
         (loss + gradient.pow(2).sum()).backward()
 
 
-def test_a_graph_that_is_kept_gives_the_gradient_again() -> None:
-    latents, codebook = case(60, 9, 5)
+def test_retained_graph_gives_same_gradient_again() -> None:
+    latents, codebook = random_inputs(60, 9, 5)
     leaf = latents.requires_grad_()
     loss = functional.arc_loss(leaf, codebook, backend="triton")
     first, second = (torch.autograd.grad(loss, leaf, retain_graph=True)[0] for _ in range(2))
@@ -348,7 +350,7 @@ def test_a_graph_that_is_kept_gives_the_gradient_again() -> None:
         ({"estimator": "rotation"}, False),
     ],
 )
-def test_a_layer_trains_as_with_the_reference(options: dict[str, object], masked: bool) -> None:
+def test_layer_trains_as_with_reference(options: dict[str, object], masked: bool) -> None:
     generator = torch.Generator().manual_seed(5)
     latents = torch.randn(2, 6, 5, 5, generator=generator).to(DEVICE)
     mask = (torch.rand(2, 5, 5, generator=generator) > 0.3).to(DEVICE) if masked else None

@@ -16,15 +16,15 @@ WAYS = pytest.mark.parametrize("one_hot", [True, False], ids=["one-hot", "sorted
 SHAPES = [(1, 1, 1), (37, 5, 3), (700, 130, 64), (65, 2, 200), (9, 40, 1024), (130, 1, 16)]
 
 
-def case(count: int, codes: int, width: int) -> tuple[torch.Tensor, torch.Tensor]:
+def random_values_and_tokens(count: int, codes: int, width: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Values, and tokens with padding among them."""
     generator = torch.Generator().manual_seed(count + codes)
     values = torch.randn(count, width, generator=generator)
     return values.to(DEVICE), torch.randint(-1, codes, (count,), generator=generator).to(DEVICE)
 
 
-def check(sums: torch.Tensor, values: torch.Tensor, tokens: torch.Tensor) -> None:
-    """Each sum errs by no more than a hundred-thousandth of what was summed in it."""
+def assert_sums_match(sums: torch.Tensor, values: torch.Tensor, tokens: torch.Tensor) -> None:
+    """Check that each sum errs by at most 1e-5 of the sum of its absolute values."""
     assert sums.dtype == torch.float32
     real = tokens >= 0
     values, tokens = values[real].double(), tokens[real]
@@ -37,44 +37,44 @@ def check(sums: torch.Tensor, values: torch.Tensor, tokens: torch.Tensor) -> Non
 @WAYS
 @pytest.mark.parametrize("shape", SHAPES)
 def test_sums_equal_float64(shape: tuple[int, int, int], one_hot: bool) -> None:
-    values, tokens = case(*shape)
-    check(sum_kernels.token_sums(values, tokens, shape[1], one_hot=one_hot), values, tokens)
+    values, tokens = random_values_and_tokens(*shape)
+    assert_sums_match(sum_kernels.token_sums(values, tokens, shape[1], one_hot=one_hot), values, tokens)
 
 
 @WAYS
 @pytest.mark.parametrize("token", [-1, 0, 69])
-def test_one_code_may_take_all_tokens_or_none(token: int, one_hot: bool) -> None:
-    values, tokens = case(333, 70, 20)
+def test_one_code_or_none_has_all_tokens(token: int, one_hot: bool) -> None:
+    values, tokens = random_values_and_tokens(333, 70, 20)
     tokens.fill_(token)
-    check(sum_kernels.token_sums(values, tokens, 70, one_hot=one_hot), values, tokens)
+    assert_sums_match(sum_kernels.token_sums(values, tokens, 70, one_hot=one_hot), values, tokens)
     assert functional.token_counts(tokens, 70, "triton").tolist() == [333 * (code == token) for code in range(70)]
 
 
 @pytest.mark.parametrize("codes", [9, MAX_HISTOGRAM_CODES + 1])
-def test_no_tokens_sum_to_nothing(codes: int) -> None:
-    values, tokens = case(0, codes, 5)
+def test_no_tokens_give_zero_sums_and_counts(codes: int) -> None:
+    values, tokens = random_values_and_tokens(0, codes, 5)
     assert torch.equal(functional.token_sums(values, tokens, codes, "triton"), torch.zeros(codes, 5, device=DEVICE))
     assert torch.equal(functional.token_counts(tokens, codes, "triton"), tokens.new_zeros(codes))
 
 
 @pytest.mark.parametrize("tokens_on", [1, 4000])
-def test_a_code_may_go_on_over_many_blocks_of_sorted_tokens(tokens_on: int) -> None:
-    """More than 64 blocks of 64: what they leave over is more than a block again."""
-    values, tokens = case(4300, tokens_on, 2)
-    check(functional.token_sums(values, tokens, MAX_HISTOGRAM_CODES + 4000, "triton"), values, tokens)
+def test_code_spanning_many_blocks_is_summed(tokens_on: int) -> None:
+    """More than 64 blocks of 64, whose partial sums fill more than one block again."""
+    values, tokens = random_values_and_tokens(4300, tokens_on, 2)
+    assert_sums_match(functional.token_sums(values, tokens, MAX_HISTOGRAM_CODES + 4000, "triton"), values, tokens)
 
 
 @WAYS
 @pytest.mark.parametrize("magnitudes", [(-12, -12), (-12, 3), (-30, 30)])
-def test_values_of_any_size(magnitudes: tuple[int, int], one_hot: bool) -> None:
-    values, tokens = case(300, 40, 8)
+def test_values_of_any_magnitude_are_summed(magnitudes: tuple[int, int], one_hot: bool) -> None:
+    values, tokens = random_values_and_tokens(300, 40, 8)
     values *= torch.logspace(*magnitudes, 300, device=DEVICE)[torch.randperm(300)][:, None]
-    check(sum_kernels.token_sums(values, tokens, 40, one_hot=one_hot), values, tokens)
+    assert_sums_match(sum_kernels.token_sums(values, tokens, 40, one_hot=one_hot), values, tokens)
 
 
 @WAYS
-def test_a_single_value_keeps_all_its_bits(one_hot: bool) -> None:
-    values, _ = case(100, 1, 8)
+def test_sum_of_single_value_keeps_its_bits(one_hot: bool) -> None:
+    values, _ = random_values_and_tokens(100, 1, 8)
     tokens = torch.randperm(100, device=DEVICE)
     sums = sum_kernels.token_sums(values, tokens, 100, one_hot=one_hot)
     torch.testing.assert_close(sums[tokens], values, rtol=2**-23, atol=0)
@@ -82,36 +82,34 @@ def test_a_single_value_keeps_all_its_bits(one_hot: bool) -> None:
 
 @WAYS
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_values_are_summed_in_float32(dtype: torch.dtype, one_hot: bool) -> None:
-    values, tokens = case(200, 7, 12)
+def test_half_precision_values_are_summed_in_float32(dtype: torch.dtype, one_hot: bool) -> None:
+    values, tokens = random_values_and_tokens(200, 7, 12)
     values = values.to(dtype)
-    check(sum_kernels.token_sums(values, tokens, 7, one_hot=one_hot), values, tokens)
+    assert_sums_match(sum_kernels.token_sums(values, tokens, 7, one_hot=one_hot), values, tokens)
 
 
 @WAYS
-def test_padding_may_hold_anything(one_hot: bool) -> None:
-    values, tokens = case(100, 7, 12)
+def test_nan_at_padding_does_not_reach_sums(one_hot: bool) -> None:
+    values, tokens = random_values_and_tokens(100, 7, 12)
     values[tokens < 0] = float("nan")
-    check(sum_kernels.token_sums(values, tokens, 7, one_hot=one_hot), values, tokens)
+    assert_sums_match(sum_kernels.token_sums(values, tokens, 7, one_hot=one_hot), values, tokens)
 
 
 @WAYS
-def test_a_token_beyond_the_codes_falls_on_none(one_hot: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    values, tokens = case(200, 9, 4)
+def test_token_beyond_codebook_is_not_counted(one_hot: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    values, tokens = random_values_and_tokens(200, 9, 4)
     room = torch.zeros(40, 4, device=DEVICE)
-    monkeypatch.setattr(
-        torch, "zeros", lambda codes, *_, **__: room[:codes]
-    )  # what is written beyond the sums would show
+    monkeypatch.setattr(torch, "zeros", lambda codes, *_, **__: room[:codes])  # shows writes beyond the sums
     sums = sum_kernels.token_sums(values, torch.where(tokens > 5, tokens + 20, tokens), 6, one_hot=one_hot)
     monkeypatch.undo()
-    check(sums, values, torch.where(tokens > 5, -1, tokens))
+    assert_sums_match(sums, values, torch.where(tokens > 5, -1, tokens))
     assert not room[6:].any()
     counts = functional.token_counts(tokens, 6, "triton")
     assert torch.equal(counts, functional.token_counts(tokens, 9, "triton")[:6])
 
 
-def test_the_tokens_are_split_among_programs_without_losing_any() -> None:
-    values, tokens = case(600, 150, 8)
+def test_sums_do_not_depend_on_token_splits() -> None:
+    values, tokens = random_values_and_tokens(600, 150, 8)
     whole, parts = (sum_kernels.token_sums(values, tokens, 150, splits=splits) for splits in (1, 7))
     torch.testing.assert_close(parts, whole, rtol=1e-5, atol=1e-5)
 
@@ -119,16 +117,16 @@ def test_the_tokens_are_split_among_programs_without_losing_any() -> None:
 @pytest.mark.parametrize(
     ("count", "codes"), [(1, 1), (37, 5), (1500, 33), (600, MAX_HISTOGRAM_CODES), (600, MAX_HISTOGRAM_CODES + 1)]
 )
-def test_counts_equal_the_reference(count: int, codes: int) -> None:
-    _, tokens = case(2 * count, codes, 1)
+def test_counts_equal_reference(count: int, codes: int) -> None:
+    _, tokens = random_values_and_tokens(2 * count, codes, 1)
     for some in (tokens[::2], tokens.view(2, count)):
         expected = functional.token_counts(some, codes, "reference")
         assert torch.equal(functional.token_counts(some, codes, "triton"), expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_lookup_is_an_embedding_with_another_way_back(dtype: torch.dtype) -> None:
-    values, tokens = case(60, 9, 5)
+def test_lookup_and_gradient_match_embedding(dtype: torch.dtype) -> None:
+    values, tokens = random_values_and_tokens(60, 9, 5)
     tokens = tokens.clamp(min=0).view(6, 10)
     upstream = values.view(6, 10, 5).to(dtype)
     found = []
@@ -143,8 +141,8 @@ def test_a_lookup_is_an_embedding_with_another_way_back(dtype: torch.dtype) -> N
     torch.testing.assert_close(found[1][1], found[0][1], rtol=20 * coarse, atol=20 * coarse)
 
 
-def test_the_gradient_of_a_lookup_has_one_too() -> None:
-    values, tokens = case(60, 9, 5)
+def test_lookup_has_second_derivative() -> None:
+    values, tokens = random_values_and_tokens(60, 9, 5)
     found = []
     for backend in ("reference", "triton"):
         codebook = values[:9].clone().requires_grad_()
@@ -155,12 +153,12 @@ def test_the_gradient_of_a_lookup_has_one_too() -> None:
 
 
 @pytest.mark.parametrize("codes", [70, MAX_HISTOGRAM_CODES + 1])
-def test_the_same_inputs_give_the_same_bits(codes: int) -> None:
-    values, tokens = case(700, codes, 16)
+def test_same_inputs_give_same_bits(codes: int) -> None:
+    values, tokens = random_values_and_tokens(700, codes, 16)
     assert torch.equal(*(functional.token_sums(values, tokens % 5, codes, "triton") for _ in range(2)))
 
 
-def test_a_quantizer_learns_as_with_the_reference() -> None:
+def test_quantizer_gets_reference_gradient() -> None:
     gradients = []
     for backend in ("reference", "triton"):
         torch.manual_seed(0)
@@ -171,29 +169,31 @@ def test_a_quantizer_learns_as_with_the_reference() -> None:
 
 
 @pytest.mark.parametrize("codes", [9, MAX_HISTOGRAM_CODES + 1])
-def test_the_operators_keep_pytorch_s_rules(codes: int) -> None:
-    values, tokens = case(40, 9, 5)
+def test_operators_pass_opcheck(codes: int) -> None:
+    values, tokens = random_values_and_tokens(40, 9, 5)
     opcheck(torch.ops.arcvq.fused_token_sums.default, (values, tokens, codes))
     opcheck(torch.ops.arcvq.fused_token_counts.default, (tokens, 9))
 
 
-def test_a_compiler_sees_a_plain_lookup_and_an_operator_on_the_way_back() -> None:
+def test_compiled_lookup_is_embedding_with_custom_backward() -> None:
     from torch._dynamo.backends.common import aot_autograd
     from torch._functorch.aot_autograd import make_boxed_func
 
     graphs: list[list[str]] = []
 
-    def look(graph: torch.fx.GraphModule, _: object) -> object:
+    def record_graph(graph: torch.fx.GraphModule, _: object) -> object:
         graphs.append([str(node.target) for node in graph.graph.nodes])
         return make_boxed_func(graph.forward)
 
     def loss(codebook: torch.Tensor, tokens: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         return (functional.lookup(codebook, tokens, "triton") * weights).sum()
 
-    weights, tokens = case(60, 9, 5)
+    weights, tokens = random_values_and_tokens(60, 9, 5)
     codebook = weights[:9].clone().requires_grad_()
     arguments = codebook, tokens.clamp(min=0), weights
-    compiled = torch.compile(loss, backend=aot_autograd(fw_compiler=look, bw_compiler=look), fullgraph=True)
+    compiled = torch.compile(
+        loss, backend=aot_autograd(fw_compiler=record_graph, bw_compiler=record_graph), fullgraph=True
+    )
     gradients = [torch.autograd.grad(way(*arguments), codebook)[0] for way in (loss, compiled)]
     assert torch.equal(*gradients)
     forward, backward = graphs
@@ -202,7 +202,7 @@ def test_a_compiler_sees_a_plain_lookup_and_an_operator_on_the_way_back() -> Non
     assert "arcvq.fused_token_sums.default" in backward
 
 
-def test_another_number_of_tokens_compiles_nothing() -> None:
+def test_new_token_count_does_not_recompile() -> None:
     if DEVICE == "cpu":
         pytest.skip("the interpreter compiles nothing")
     import triton
@@ -213,7 +213,7 @@ def test_another_number_of_tokens_compiles_nothing() -> None:
     try:
         for count in (1000, 1024, 1001, 17, 4096, 70_000):
             for codes in (64, MAX_HISTOGRAM_CODES + 1):
-                values, tokens = case(count, codes, 16)
+                values, tokens = random_values_and_tokens(count, codes, 16)
                 functional.token_sums(values, tokens, codes, "triton")
                 functional.token_counts(tokens, codes, "triton")
             if count == 1000:

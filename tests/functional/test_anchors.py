@@ -10,13 +10,13 @@ from torch import Tensor
 from arcvq.functional import Metric, anchor_rate, contrastive_loss, nearest_latents
 
 
-def plain_similarities(codebook: Tensor, latents: Tensor, metric: Metric) -> Tensor:
+def expected_similarities(codebook: Tensor, latents: Tensor, metric: Metric) -> Tensor:
     if metric == "cosine":
         return F.normalize(codebook, dim=1) @ F.normalize(latents, dim=1).t()
     return -torch.cdist(codebook, latents).square()
 
 
-def test_the_rate_is_near_one_for_a_dead_code_and_nothing_at_a_fair_share() -> None:
+def test_anchor_rate_is_near_one_for_unused_code_and_zero_at_uniform_usage() -> None:
     rate = anchor_rate(torch.tensor([0.0, 1 / 4, 1e-4], dtype=torch.float64), 0.99)
     # K = 3 here: 10·K/(1 − .99) = 3000.
     expected = [math.exp(-1e-3), math.exp(-750 - 1e-3), math.exp(-0.3 - 1e-3)]
@@ -26,10 +26,10 @@ def test_the_rate_is_near_one_for_a_dead_code_and_nothing_at_a_fair_share() -> N
 
 @pytest.mark.parametrize("metric", ["cosine", "euclidean"])
 @pytest.mark.parametrize("masked", [False, True])
-def test_the_closest_latent_is_the_most_similar_real_one(metric: Metric, masked: bool) -> None:
+def test_nearest_latent_is_most_similar_valid_one(metric: Metric, masked: bool) -> None:
     codebook, latents = torch.randn(9, 4), torch.randn(50, 4)
     valid = torch.rand(50) > 0.7 if masked else None
-    scores = plain_similarities(codebook, latents, metric)
+    scores = expected_similarities(codebook, latents, metric)
     if valid is not None:
         scores[:, ~valid] = -math.inf
     found, score = nearest_latents(codebook, latents, valid, metric, "auto")
@@ -39,7 +39,7 @@ def test_the_closest_latent_is_the_most_similar_real_one(metric: Metric, masked:
 
 
 @pytest.mark.parametrize("sample", [False, True])
-def test_without_a_real_latent_there_is_no_anchor(sample: bool) -> None:
+def test_similarity_is_minus_infinity_without_valid_latents(sample: bool) -> None:
     codebook = torch.randn(3, 2)
     for latents, valid in ((torch.zeros(0, 2), None), (torch.randn(5, 2), torch.zeros(5, dtype=torch.bool))):
         _, score = nearest_latents(codebook, latents, valid, "cosine", "auto", sample)
@@ -47,25 +47,25 @@ def test_without_a_real_latent_there_is_no_anchor(sample: bool) -> None:
 
 
 @pytest.mark.parametrize("metric", ["cosine", "euclidean"])
-def test_a_drawn_latent_follows_the_softmax_of_similarities(metric: Metric) -> None:
+def test_sampled_latent_follows_softmax_of_similarities(metric: Metric) -> None:
     torch.manual_seed(0)
     latents, code = torch.randn(5, 3), torch.randn(1, 3)
     valid = torch.tensor([True, True, False, True, True])
     found, mass = nearest_latents(code.expand(40_000, 3), latents, valid, metric, "auto", sample=True)
     share = torch.stack([(found == row).all(dim=1).float().mean() for row in latents])
-    logits = plain_similarities(code, latents, metric)[0].masked_fill(~valid, -math.inf)
+    logits = expected_similarities(code, latents, metric)[0].masked_fill(~valid, -math.inf)
     torch.testing.assert_close(share, logits.softmax(dim=0), rtol=0, atol=0.01)
-    # By these a draw from several shards is made: up to a term of the code alone they are log Σ exp.
+    # The second result, which merges shards, is log Σ exp up to a term of the code alone.
     alone = logits.logsumexp(dim=0) + (code.square().sum() if metric == "euclidean" else 0)
     torch.testing.assert_close(mass, alone.expand(40_000), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("metric", ["cosine", "euclidean"])
 @pytest.mark.parametrize("tokens", [3, 25, 40])
-def test_the_contrastive_loss_is_cross_entropy_of_nearest_against_farthest(metric: Metric, tokens: int) -> None:
+def test_contrastive_loss_is_cross_entropy_of_nearest_against_farthest(metric: Metric, tokens: int) -> None:
     codebook = torch.randn(8, 4, dtype=torch.float64, requires_grad=True)
     latents = torch.randn(tokens, 4, dtype=torch.float64, requires_grad=True)
-    ordered = plain_similarities(codebook, latents.detach(), metric).sort(dim=1).values
+    ordered = expected_similarities(codebook, latents.detach(), metric).sort(dim=1).values
     positive = ordered[:, -max(1, tokens // 8) :].mean(dim=1, keepdim=True)
     logits = torch.cat([positive, ordered[:, : tokens // 2]], dim=1) / 0.07
     expected = F.cross_entropy(logits, torch.zeros(8, dtype=torch.int64))
@@ -77,7 +77,7 @@ def test_the_contrastive_loss_is_cross_entropy_of_nearest_against_farthest(metri
     assert not torch.autograd.grad(contrastive_loss(latents, codebook, metric), latents, allow_unused=True)[0]
 
 
-def test_padding_does_not_contrast() -> None:
+def test_contrastive_loss_ignores_padding() -> None:
     codebook, latents = torch.randn(6, 4), torch.randn(30, 4)
     valid = torch.rand(30) > 0.4
     expected = contrastive_loss(latents[valid], codebook)

@@ -12,8 +12,8 @@ from arcvq.functional import arc_loss, assign, assign_and_arc_loss, chunks
 BACKENDS = ("reference", "chunked")
 
 
-def same_angle(angle: float, tokens: int, codes: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """Every token at the same angle from every code; norms differ, because they must not matter."""
+def equal_angle_inputs(angle: float, tokens: int, codes: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Every token at the same angle from every code; norms differ."""
     direction = torch.tensor([math.cos(angle), math.sin(angle)], dtype=torch.float64)
     latents = direction * torch.linspace(0.5, 4.0, tokens, dtype=torch.float64).unsqueeze(1)
     codebook = torch.tensor([1.0, 0.0], dtype=torch.float64) * torch.arange(1, codes + 1).unsqueeze(1)
@@ -24,9 +24,9 @@ def same_angle(angle: float, tokens: int, codes: int, dtype: torch.dtype) -> tup
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("scale", [10.0, 30.0, 64.0])
 @pytest.mark.parametrize("angle", [0.0, 0.3, 1.5, 3.0])
-def test_identical_cosines_give_the_closed_form(angle: float, scale: float, dtype: torch.dtype, backend: str) -> None:
+def test_equal_cosines_give_closed_form(angle: float, scale: float, dtype: torch.dtype, backend: str) -> None:
     tokens, top_k, margin = 50, 3, 0.1
-    latents, codebook = same_angle(angle, tokens, 7, dtype)
+    latents, codebook = equal_angle_inputs(angle, tokens, 7, dtype)
     gain = scale * (math.cos(angle) - math.cos(angle + margin))
     expected = math.log1p((tokens - top_k) / top_k * math.exp(gain))
     value = arc_loss(latents, codebook, scale, margin, top_k, backend=backend)
@@ -35,14 +35,14 @@ def test_identical_cosines_give_the_closed_form(angle: float, scale: float, dtyp
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_zero_margin_on_identical_cosines_gives_log_n_over_k(backend: str) -> None:
-    latents, codebook = same_angle(0.7, 60, 5, torch.float64)
+def test_equal_cosines_without_margin_give_log_n_over_k(backend: str) -> None:
+    latents, codebook = equal_angle_inputs(0.7, 60, 5, torch.float64)
     assert arc_loss(latents, codebook, margin=0.0, backend=backend).item() == pytest.approx(math.log(60 / 3), abs=1e-12)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("top_k", [1, 3, 8])
-def test_with_as_many_latents_as_top_k_the_loss_and_its_gradient_are_zero(top_k: int, backend: str) -> None:
+def test_loss_and_gradient_are_zero_when_all_latents_are_top_k(top_k: int, backend: str) -> None:
     latents = torch.randn(top_k, 4, requires_grad=True)
     codebook = torch.randn(6, 4)
     loss = arc_loss(latents, codebook, top_k=top_k, backend=backend)
@@ -52,7 +52,7 @@ def test_with_as_many_latents_as_top_k_the_loss_and_its_gradient_are_zero(top_k:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_only_the_latents_learn_and_their_gradient_is_orthogonal_to_them(backend: str) -> None:
+def test_only_latents_get_gradient_and_it_is_orthogonal(backend: str) -> None:
     latents = torch.randn(40, 6, dtype=torch.float64, requires_grad=True)
     codebook = torch.randn(9, 6, dtype=torch.float64, requires_grad=True)
     arc_loss(latents, codebook, backend=backend).backward()
@@ -63,7 +63,7 @@ def test_only_the_latents_learn_and_their_gradient_is_orthogonal_to_them(backend
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_without_stop_gradient_the_codebook_learns_too(backend: str) -> None:
+def test_codebook_gets_gradient_without_stop_gradient(backend: str) -> None:
     latents = torch.randn(20, 4, dtype=torch.float64)
     codebook = torch.randn(5, 4, dtype=torch.float64, requires_grad=True)
     arc_loss(latents, codebook, backend=backend, stop_gradient=False).backward()
@@ -72,7 +72,7 @@ def test_without_stop_gradient_the_codebook_learns_too(backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_latent_norms_and_code_norms_do_not_matter(backend: str) -> None:
+def test_loss_does_not_depend_on_norms(backend: str) -> None:
     latents, codebook = torch.randn(30, 5, dtype=torch.float64), torch.randn(4, 5, dtype=torch.float64)
     scaled = arc_loss(latents * torch.rand(30, 1) * 100, codebook * 0.01, backend=backend)
     assert scaled.item() == pytest.approx(arc_loss(latents, codebook, backend=backend).item(), abs=1e-12)
@@ -84,7 +84,7 @@ def test_latent_norms_and_code_norms_do_not_matter(backend: str) -> None:
     ("scale", "margin", "top_k", "tokens", "codes"),
     [(10, 0.1, 3, 23, 6), (5, 0.5, 1, 11, 1), (20, 1.0, 8, 17, 4), (64, 0.1, 3, 3, 5), (10, 3.0, 4, 5, 7)],
 )
-def test_the_value_equals_loops_over_equation_11(
+def test_value_equals_loops_over_equation_11(
     scale: float, margin: float, top_k: int, tokens: int, codes: int, monotone: bool, backend: str, small_blocks: None
 ) -> None:
     latents, codebook = torch.randn(tokens, 3), torch.randn(codes, 3)
@@ -99,7 +99,7 @@ def test_the_value_equals_loops_over_equation_11(
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_masked_latents_count_for_nothing(backend: str, small_blocks: None) -> None:
+def test_masked_latents_do_not_count(backend: str, small_blocks: None) -> None:
     latents = torch.randn(25, 3, dtype=torch.float64, requires_grad=True)
     codebook = torch.randn(4, 3, dtype=torch.float64)
     valid = torch.rand(25) > 0.4
@@ -114,7 +114,7 @@ def test_masked_latents_count_for_nothing(backend: str, small_blocks: None) -> N
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_batch_of_nothing_but_padding_costs_nothing(backend: str) -> None:
+def test_loss_of_padding_only_is_zero(backend: str) -> None:
     latents = torch.randn(6, 3, requires_grad=True)
     loss = arc_loss(latents, torch.randn(4, 3), backend=backend, valid=torch.zeros(6, dtype=torch.bool))
     loss.backward()
@@ -141,7 +141,7 @@ def test_gradients_agree_with_finite_differences(stop_gradient: bool, backend: s
     [(53, 7, 3, 70), (53, 1, 3, 10), (3, 5, 3, 5), (40, 8, 3, 80), (41, 8, 5, 16), (9, 50, 2, 10)],
     ids=["uneven", "one code", "N is top_k", "even", "blocks smaller than top_k", "one token a block"],
 )
-def test_the_chunked_body_equals_the_reference(
+def test_chunked_equals_reference(
     tokens: int,
     codes: int,
     top_k: int,
@@ -152,7 +152,7 @@ def test_the_chunked_body_equals_the_reference(
 ) -> None:
     monkeypatch.setitem(chunks.BLOCK_ELEMENTS, "cpu", elements)
     start, book = torch.randn(tokens, 4).to(dtype), torch.randn(codes, 4).to(dtype)
-    start[0] = 0  # a latent without direction
+    start[0] = 0  # a zero latent
     valid = torch.rand(tokens) > 0.3 if masked else None
     results = []
     for backend in BACKENDS:
@@ -168,10 +168,10 @@ def test_the_chunked_body_equals_the_reference(
         torch.testing.assert_close(value, expected, rtol=rounding, atol=tolerance)
 
 
-def test_among_equal_tokens_the_bodies_may_choose_differently_but_the_loss_and_the_pull_on_them_agree(
+def test_backends_agree_on_loss_and_total_gradient_of_equal_latents(
     small_blocks: None,
 ) -> None:
-    """Blank image patches give identical latents; which of them a code holds among its nearest is nobody's business."""
+    """Blank image patches give equal latents; backends may choose different ones of them as top tokens."""
     distinct, book = torch.randn(6, 4, dtype=torch.float64), torch.randn(5, 4, dtype=torch.float64)
     results = []
     for backend in BACKENDS:
@@ -183,7 +183,7 @@ def test_among_equal_tokens_the_bodies_may_choose_differently_but_the_loss_and_t
         torch.testing.assert_close(value, expected, rtol=1e-10, atol=1e-12)
 
 
-def test_a_code_without_direction_costs_the_same_in_both_bodies_and_stays_finite(small_blocks: None) -> None:
+def test_zero_code_gives_equal_finite_loss_in_all_backends(small_blocks: None) -> None:
     start, book = torch.randn(20, 4), torch.randn(5, 4)
     book[2] = 0
     results = []
@@ -198,7 +198,7 @@ def test_a_code_without_direction_costs_the_same_in_both_bodies_and_stays_finite
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_half_precision_inputs_are_only_rounded_once(backend: str) -> None:
+def test_half_precision_inputs_are_computed_in_float32(backend: str) -> None:
     latents, codebook = torch.randn(30, 4).bfloat16(), torch.randn(6, 4).bfloat16()
     half = arc_loss(latents, codebook, backend=backend)
     assert half.dtype == torch.float32
@@ -206,8 +206,8 @@ def test_half_precision_inputs_are_only_rounded_once(backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_the_largest_scale_neither_overflows_nor_loses_the_far_tokens(backend: str) -> None:
-    """At s = 1000 exp(s·cos θ) is far beyond float32; the loss of a code whose tokens sit on it stays finite and small."""
+def test_large_scale_does_not_overflow(backend: str) -> None:
+    """At s = 1000 exp(s·cos θ) is far beyond float32; the loss of a code whose tokens equal it stays finite."""
     latents = torch.eye(4)[[0, 0, 0, 1, 2]].requires_grad_()
     loss = arc_loss(latents, torch.eye(4)[:1], scale=1000.0, margin=0.1, backend=backend)
     loss.backward()
@@ -215,7 +215,7 @@ def test_the_largest_scale_neither_overflows_nor_loses_the_far_tokens(backend: s
     assert torch.isfinite(latents.grad).all()
 
 
-def test_auto_is_the_chunked_body() -> None:
+def test_auto_is_chunked_on_cpu() -> None:
     latents, codebook = torch.randn(30, 4), torch.randn(6, 4)
     assert torch.equal(arc_loss(latents, codebook), arc_loss(latents, codebook, backend="chunked"))
 
@@ -232,7 +232,7 @@ def test_auto_is_the_chunked_body() -> None:
         ({"codebook": torch.zeros(0, 3)}, "the codebook is empty"),
     ],
 )
-def test_wrong_arguments_are_named(arguments: dict[str, object], message: str) -> None:
+def test_wrong_arguments_raise_with_reason(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(ArcvqError) as raised:
         arc_loss(**{"latents": torch.ones(5, 3), "codebook": torch.ones(4, 3), **arguments})
     assert message in str(raised.value)
@@ -240,7 +240,7 @@ def test_wrong_arguments_are_named(arguments: dict[str, object], message: str) -
 
 
 @pytest.mark.parametrize("margin", [0.0, 0.1, 0.5])
-def test_with_one_positive_it_is_cross_entropy_on_arcface_logits_with_codes_as_anchors(margin: float) -> None:
+def test_top_1_loss_is_cross_entropy_of_arcface_logits(margin: float) -> None:
     """The paper's appendix: each code is a sample, its nearest token the class it belongs to, all tokens the classes."""
     latents = torch.randn(30, 5, dtype=torch.float64, requires_grad=True)
     codebook = torch.randn(7, 5, dtype=torch.float64)
@@ -257,7 +257,7 @@ def test_with_one_positive_it_is_cross_entropy_on_arcface_logits_with_codes_as_a
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_search_and_loss_together_are_the_two_apart(backend: str) -> None:
+def test_assign_and_arc_loss_equals_separate_calls(backend: str) -> None:
     torch.manual_seed(0)
     latents, codebook = torch.randn(50, 6), torch.randn(9, 6)
     tokens, loss = assign_and_arc_loss(latents, codebook, top_k=2, backend=backend)
@@ -265,13 +265,13 @@ def test_search_and_loss_together_are_the_two_apart(backend: str) -> None:
     assert torch.equal(loss, arc_loss(latents, codebook, top_k=2, backend=backend))
 
 
-def test_the_reference_has_a_second_derivative() -> None:
+def test_reference_has_second_derivative() -> None:
     torch.manual_seed(0)
     latents, codebook = torch.randn(7, 3, dtype=torch.float64, requires_grad=True), torch.randn(4, 3).double()
     assert torch.autograd.gradgradcheck(lambda z: arc_loss(z, codebook, top_k=2, backend="reference"), latents)
 
 
-def test_the_chunked_body_refuses_a_second_derivative() -> None:
+def test_chunked_second_derivative_raises() -> None:
     latents = torch.randn(20, 3, requires_grad=True)
     (gradient,) = torch.autograd.grad(
         arc_loss(latents, torch.randn(4, 3), backend="chunked"), latents, create_graph=True

@@ -1,4 +1,4 @@
-"""The three parts of the ArcLoss: statistics of a shard, their merge, the finish. Any split of the tokens is the whole."""
+"""Statistics of shards, their merge and the finish give the ArcLoss of the whole batch, for any split of the tokens."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ SPLITS = {
 }
 
 
-def sharded(
+def sharded_loss(
     latents: torch.Tensor, codebook: torch.Tensor, sizes: list[int], backend: str, valid: torch.Tensor
 ) -> torch.Tensor:
     shards = [
@@ -31,11 +31,11 @@ def sharded(
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("sizes", SPLITS.values(), ids=SPLITS.keys())
-def test_merged_shards_equal_the_whole_in_value_and_gradient(sizes: list[int], masked: bool, backend: str) -> None:
+def test_merged_shards_equal_whole_batch(sizes: list[int], masked: bool, backend: str) -> None:
     valid = torch.rand(24) > 0.5 if masked else torch.ones(24, dtype=torch.bool)
     start, book = torch.randn(24, 4, dtype=torch.float64), torch.randn(5, 4, dtype=torch.float64)
     latents, codebook = start.clone().requires_grad_(), book.clone().requires_grad_()
-    merged = sharded(latents, codebook, sizes, backend, valid)
+    merged = sharded_loss(latents, codebook, sizes, backend, valid)
     merged.backward()
     whole_latents, whole_codebook = start.clone().requires_grad_(), book.clone().requires_grad_()
     whole = arc_loss(
@@ -47,7 +47,7 @@ def test_merged_shards_equal_the_whole_in_value_and_gradient(sizes: list[int], m
     torch.testing.assert_close(codebook.grad, whole_codebook.grad, rtol=0, atol=1e-12)
 
 
-def test_the_order_of_the_shards_does_not_matter() -> None:
+def test_merge_does_not_depend_on_shard_order() -> None:
     latents, codebook = torch.randn(24, 4, dtype=torch.float64), torch.randn(5, 4, dtype=torch.float64)
     shards = [arc_statistics(part, codebook, scale=SCALE, top_k=TOP_K) for part in latents.split([5, 12, 7])]
     forward = arc_finish(arc_merge(shards, SCALE), scale=SCALE, margin=MARGIN)
@@ -56,7 +56,7 @@ def test_the_order_of_the_shards_does_not_matter() -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_shard_names_its_nearest_tokens_and_marks_absent_ones(backend: str) -> None:
+def test_small_shard_marks_absent_top_tokens(backend: str) -> None:
     latents = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
     codebook = torch.tensor([[1.0, 0.1], [0.1, 1.0], [-1.0, -0.9]])
     statistics = arc_statistics(latents, codebook, scale=SCALE, top_k=3, backend=backend)
@@ -66,7 +66,7 @@ def test_a_shard_names_its_nearest_tokens_and_marks_absent_ones(backend: str) ->
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_token_positions_are_those_in_the_shard_whatever_the_block(backend: str, small_blocks: None) -> None:
+def test_top_tokens_do_not_depend_on_blocks(backend: str, small_blocks: None) -> None:
     latents, codebook = torch.randn(57, 3, dtype=torch.float64), torch.randn(9, 3, dtype=torch.float64)
     statistics = arc_statistics(latents, codebook, scale=SCALE, top_k=4, backend=backend)
     cosines = torch.nn.functional.cosine_similarity(codebook[:, None], latents[None], dim=2)
@@ -76,7 +76,7 @@ def test_token_positions_are_those_in_the_shard_whatever_the_block(backend: str,
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_the_negatives_alone_carry_a_right_gradient(backend: str, small_blocks: None) -> None:
+def test_gradient_of_negatives_matches_finite_differences(backend: str, small_blocks: None) -> None:
     latents = torch.randn(21, 3, dtype=torch.float64, requires_grad=True)
     codebook = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
 
@@ -87,7 +87,7 @@ def test_the_negatives_alone_carry_a_right_gradient(backend: str, small_blocks: 
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_the_top_cosines_alone_carry_a_right_gradient(backend: str, small_blocks: None) -> None:
+def test_gradient_of_top_cosines_matches_finite_differences(backend: str, small_blocks: None) -> None:
     latents = torch.randn(21, 3, dtype=torch.float64, requires_grad=True)
     codebook = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
 

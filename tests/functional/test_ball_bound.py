@@ -13,7 +13,7 @@ def codes_around(radius: float, dtype: torch.dtype = torch.float32) -> torch.Ten
 
 @pytest.mark.parametrize("radius", [1.0, 0.01, 6974.0])
 @pytest.mark.parametrize("as_tensor", [False, True])
-def test_no_code_stays_outside_and_those_inside_keep_every_bit(radius: float, as_tensor: bool) -> None:
+def test_codes_are_bounded_and_inner_ones_keep_every_bit(radius: float, as_tensor: bool) -> None:
     codebook = codes_around(radius)
     before = codebook.clone()
     outside = ball_bound_(codebook, torch.tensor(radius) if as_tensor else radius)
@@ -25,7 +25,7 @@ def test_no_code_stays_outside_and_those_inside_keep_every_bit(radius: float, as
     assert torch.equal(codebook[~outside].view(torch.int32), before[~outside].view(torch.int32))
 
 
-def test_codes_outside_land_on_the_surface_in_their_own_direction() -> None:
+def test_outer_codes_move_to_surface_in_same_direction() -> None:
     codebook = codes_around(1.0, torch.float64)
     before = codebook.clone()
     outside = ball_bound_(codebook, 1.0)
@@ -33,7 +33,7 @@ def test_codes_outside_land_on_the_surface_in_their_own_direction() -> None:
     torch.testing.assert_close(codebook[outside], expected, rtol=1e-14, atol=0)
 
 
-def test_bounding_twice_moves_nothing_beyond_rounding() -> None:
+def test_bounding_twice_changes_nothing() -> None:
     codebook = codes_around(1.0)
     ball_bound_(codebook, 1.0)
     once = codebook.clone()
@@ -41,7 +41,7 @@ def test_bounding_twice_moves_nothing_beyond_rounding() -> None:
     torch.testing.assert_close(codebook, once, rtol=2e-7, atol=0)
 
 
-def test_a_zero_code_stays_zero() -> None:
+def test_zero_code_stays_zero() -> None:
     codebook = torch.zeros(3, 4)
     codebook[1] = 5.0
     outside = ball_bound_(codebook, 1.0)
@@ -50,7 +50,7 @@ def test_a_zero_code_stays_zero() -> None:
     assert torch.isfinite(codebook).all()
 
 
-def test_a_ball_grown_to_infinity_bounds_nothing() -> None:
+def test_infinite_ball_changes_nothing() -> None:
     codebook = codes_around(1.0)
     before = codebook.clone()
     assert not ball_bound_(codebook, torch.tensor(float("inf"))).any()
@@ -58,14 +58,14 @@ def test_a_ball_grown_to_infinity_bounds_nothing() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_codes_are_bounded_up_to_their_own_rounding(dtype: torch.dtype) -> None:
+def test_half_precision_codes_are_bounded_up_to_rounding(dtype: torch.dtype) -> None:
     codebook = codes_around(1.0, dtype)
     ball_bound_(codebook, 1.0)
     assert codebook.dtype == dtype
     assert codebook.double().norm(dim=1).max() <= 1 + 2 * torch.finfo(dtype).eps
 
 
-def test_a_trained_parameter_is_bounded_in_place_and_keeps_learning() -> None:
+def test_parameter_is_bounded_in_place_and_still_trainable() -> None:
     codebook = torch.nn.Parameter(codes_around(1.0))
     address = codebook.data_ptr()
     ball_bound_(codebook, 1.0)

@@ -1,4 +1,4 @@
-"""The chunked backends, and the entropy of signs, never hold the N × K scores: neither forward nor backward, whatever N and K are."""
+"""The chunked backends, and the entropy of signs, never allocate the N × K scores, forward or backward."""
 
 from collections.abc import Callable
 
@@ -20,24 +20,24 @@ def largest_allocation(work: Callable[[], object]) -> int:
     return max(event.nbytes() for event in recording.profiler.kineto_results.events() if event.name() == "[memory]")
 
 
-def assigned(backend: str) -> None:
+def run_assign(backend: str) -> None:
     assign(torch.randn(TOKENS, WIDTH), torch.randn(CODES, WIDTH), backend=backend)
 
 
-def arc(backend: str) -> None:
+def run_arc_loss(backend: str) -> None:
     latents = torch.randn(TOKENS, WIDTH, requires_grad=True)
     codebook = torch.randn(CODES, WIDTH, requires_grad=True)
     arc_loss(latents, codebook, backend=backend, stop_gradient=False, valid=torch.rand(TOKENS) > 0.1).backward()
 
 
-def entropy(backend: str) -> None:
+def run_entropy_loss(backend: str) -> None:
     latents = torch.randn(TOKENS, WIDTH, requires_grad=True)
     codebook = torch.randn(CODES, WIDTH, requires_grad=True)
     entropy_loss(*entropy_statistics(latents, codebook, backend=backend), TOKENS).backward()
 
 
-@pytest.mark.parametrize("work", [assigned, arc, entropy])
-def test_the_largest_tensor_is_a_block_where_the_references_is_the_whole(
+@pytest.mark.parametrize("work", [run_assign, run_arc_loss, run_entropy_loss])
+def test_chunked_allocates_one_block_and_reference_all_scores(
     work: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(chunks.BLOCK_ELEMENTS, "cpu", BLOCK)
@@ -46,8 +46,8 @@ def test_the_largest_tensor_is_a_block_where_the_references_is_the_whole(
     assert largest_allocation(lambda: work("chunked")) <= 4 * (BLOCK + CODES) < SCORES / 50
 
 
-def test_the_entropy_of_signs_has_no_element_for_every_token_and_corner() -> None:
-    """2^18 corners, as MAGVIT-v2 has: what is largest is a token's half of the signs, or a number for each corner."""
+def test_sign_entropy_does_not_allocate_all_scores() -> None:
+    """2^18 codes as in MAGVIT-v2: the largest tensors are the tokens' probabilities of half of the signs, and one number per code."""
     tokens, bits = 1024, 18
 
     def work() -> None:
@@ -58,7 +58,7 @@ def test_the_entropy_of_signs_has_no_element_for_every_token_and_corner() -> Non
 
 
 @pytest.mark.parametrize("codes", [1, 7, 100, 5000])
-def test_blocks_cover_every_token_once_and_stay_within_the_budget(codes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_token_blocks_cover_all_tokens_within_budget(codes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(chunks.BLOCK_ELEMENTS, "cpu", 1000)
     blocks = list(chunks.token_blocks(torch.empty(321, 2), torch.empty(codes, 2)))
     assert [i for block in blocks for i in range(321)[block]] == list(range(321))
@@ -67,16 +67,14 @@ def test_blocks_cover_every_token_once_and_stay_within_the_budget(codes: int, mo
 
 
 @pytest.mark.parametrize("codes", [1, 7, 100, 149, 151, 5001])
-def test_blocks_of_codes_cover_every_code_once_and_none_is_very_small(
-    codes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_code_blocks_cover_all_codes_and_none_is_small(codes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(chunks.BLOCK_CODES, "cpu", 100)
     blocks = list(chunks.code_blocks(torch.empty(codes, 2)))
     assert [i for block in blocks for i in range(codes)[block]] == list(range(codes))
     assert all(min(50, codes) <= block.stop - block.start <= 150 for block in blocks)
 
 
-def test_a_large_codebook_is_cut_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_codebook_is_cut_into_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A block of few tokens with all codes would be as large as the codebook."""
     monkeypatch.setitem(chunks.BLOCK_ELEMENTS, "cpu", 2**12)
     monkeypatch.setitem(chunks.BLOCK_CODES, "cpu", 2**7)

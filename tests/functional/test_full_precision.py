@@ -19,7 +19,7 @@ def medium_precision() -> Iterator[None]:
     torch.set_float32_matmul_precision(before)
 
 
-def everything(latents: torch.Tensor, codebook: torch.Tensor, backend: str) -> dict[str, torch.Tensor]:
+def all_results(latents: torch.Tensor, codebook: torch.Tensor, backend: str) -> dict[str, torch.Tensor]:
     """Every result and every gradient that depends on a product of latents and codes."""
     z, e = latents.clone().requires_grad_(), codebook.clone().requires_grad_()
     results = {"cosine": assign(z, e, "cosine", backend), "euclidean": assign(z, e, "euclidean", backend)}
@@ -41,22 +41,22 @@ def assert_same_bits(first: dict[str, torch.Tensor], second: dict[str, torch.Ten
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_autocast_changes_no_bit(dtype: torch.dtype, backend: str) -> None:
     latents, codebook = torch.randn(200, 32), torch.randn(50, 32)
-    outside = everything(latents, codebook, backend)
+    outside = all_results(latents, codebook, backend)
     with torch.autocast("cpu", dtype):
-        inside = everything(latents, codebook, backend)
+        inside = all_results(latents, codebook, backend)
     assert_same_bits(outside, inside)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_the_matmul_precision_switch_changes_no_bit_and_is_left_as_it_was(backend: str) -> None:
+def test_matmul_precision_switch_changes_no_bit_and_is_restored(backend: str) -> None:
     latents, codebook = torch.randn(500, 64), torch.randn(128, 64)
     before = torch.get_float32_matmul_precision()
-    outside = everything(latents, codebook, backend)
+    outside = all_results(latents, codebook, backend)
     assert torch.get_float32_matmul_precision() == before
     torch.set_float32_matmul_precision("medium")
     try:
         switched = torch.backends.mkldnn.matmul.fp32_precision
-        inside = everything(latents, codebook, backend)
+        inside = all_results(latents, codebook, backend)
         assert torch.get_float32_matmul_precision() == "medium"
         assert torch.backends.mkldnn.matmul.fp32_precision == switched
     finally:
@@ -65,7 +65,7 @@ def test_the_matmul_precision_switch_changes_no_bit_and_is_left_as_it_was(backen
 
 
 @pytest.mark.usefixtures("medium_precision")
-def test_the_switch_is_in_force_inside_and_restored_after_an_error() -> None:
+def test_ieee_matmul_restores_switch_after_error() -> None:
     before = torch.backends.mkldnn.matmul.fp32_precision
     assert before != "ieee"
 
@@ -81,7 +81,7 @@ def test_the_switch_is_in_force_inside_and_restored_after_an_error() -> None:
 
 
 @pytest.mark.usefixtures("medium_precision")
-def test_the_product_and_its_gradient_are_those_of_float64_rounded_to_float32() -> None:
+def test_matmul_and_gradient_match_float64() -> None:
     a, b = torch.randn(64, 256, requires_grad=True), torch.randn(256, 48, requires_grad=True)
     product = matmul(a, b)
     product.square().sum().backward()
@@ -92,16 +92,16 @@ def test_the_product_and_its_gradient_are_those_of_float64_rounded_to_float32() 
         assert (value.double() - expected).abs().max() < 2e-6 * expected.abs().max()
 
 
-def test_the_products_gradient_agrees_with_finite_differences() -> None:
+def test_matmul_gradient_agrees_with_finite_differences() -> None:
     a = torch.randn(5, 4, dtype=torch.float64, requires_grad=True)
     b = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(matmul, (a, b))
     assert torch.autograd.gradgradcheck(matmul, (a, b))
 
 
-def test_a_compiled_function_learns_that_the_switch_was_turned() -> None:
+def test_compiled_function_sees_changed_matmul_precision() -> None:
     @torch.compile(backend="eager", fullgraph=True)
-    def asked(x: torch.Tensor) -> torch.Tensor:
+    def add_if_float32(x: torch.Tensor) -> torch.Tensor:
         return x + 1 if products_are_float32() else x
 
     before = torch.get_float32_matmul_precision()
@@ -109,7 +109,7 @@ def test_a_compiled_function_learns_that_the_switch_was_turned() -> None:
     try:
         for precision in ("highest", "high", "highest"):
             torch.set_float32_matmul_precision(precision)
-            answers.append(int(asked(torch.zeros(()))))
+            answers.append(int(add_if_float32(torch.zeros(()))))
     finally:
         torch.set_float32_matmul_precision(before)
     assert answers == [1, 0, 1]

@@ -1,4 +1,4 @@
-"""The Triton kernels, in Triton's interpreter: it must be switched on before Triton is imported, hence a process of its own."""
+"""The Triton kernels in Triton's interpreter, in another process, because it is switched on before Triton is imported."""
 
 import os
 import pkgutil
@@ -16,7 +16,7 @@ from arcvq import ArcvqError, functional
 CASES = [Path(__file__).with_name(f"{name}_kernel_cases.py") for name in ("fused", "lookup")]
 
 
-def test_the_kernels_equal_the_reference_in_the_interpreter() -> None:
+def test_kernels_equal_reference_in_interpreter() -> None:
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *map(str, CASES)]
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     finished = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -27,7 +27,7 @@ def test_the_kernels_equal_the_reference_in_the_interpreter() -> None:
 
 
 @pytest.mark.parametrize(("dtype", "reason"), [(torch.float32, "needs CUDA tensors"), (torch.float64, "in float32")])
-def test_where_the_kernels_do_not_run_one_line_says_so(
+def test_triton_backend_raises_where_it_cannot_run(
     dtype: torch.dtype, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
@@ -80,7 +80,7 @@ KERNELS = (
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_the_kernels_compile_for_a_gpu_that_is_not_here(name: str) -> None:
+def test_kernels_compile_for_absent_gpu(name: str) -> None:
     """To machine code for compute capability 9.0: the interpreter accepts more than the compiler does."""
     import triton
     from triton.backends.compiler import GPUTarget
@@ -104,10 +104,8 @@ def test_the_kernels_compile_for_a_gpu_that_is_not_here(name: str) -> None:
 
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("biased", [False, True])
-def test_a_launch_is_told_of_everything_that_may_differ(
-    biased: bool, masked: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Tensors that came from outside, and integers that Triton specialises on; constants in the signature's order."""
+def test_launches_declare_all_varying_arguments(biased: bool, masked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Varying are tensors from the caller, and integers that Triton specialises on; constants come in the signature's order."""
     from arcvq.functional import arc_backward_kernels, arc_finish_kernels, arc_kernels, row_kernels, search_kernels
 
     latents, codes, bias, negatives = torch.randn(40, 16), torch.randn(9, 16), torch.rand(9), torch.randn(9)

@@ -1,4 +1,4 @@
-"""Codes that are grid points: tokens ↔ codes is a bijection, and every level can be reached."""
+"""Lattice codes: tokens and codes map one to one, and every level can be reached."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ LEVELS = [(8, 8, 8), (8, 5, 5, 5), (7,), (2, 2, 2, 2), (3, 2, 5)]
 
 
 @pytest.mark.parametrize("levels", LEVELS)
-def test_tokens_and_digits_are_each_others_inverse(levels: tuple[int, ...]) -> None:
+def test_tokens_and_digits_are_inverse(levels: tuple[int, ...]) -> None:
     digits = lattice_digits(levels)
     size = torch.tensor(levels).prod().item()
     assert digits.shape == (size, len(levels))
@@ -20,7 +20,7 @@ def test_tokens_and_digits_are_each_others_inverse(levels: tuple[int, ...]) -> N
 
 
 @pytest.mark.parametrize("levels", LEVELS)
-def test_codes_lie_within_one_and_zero_is_among_their_levels(levels: tuple[int, ...]) -> None:
+def test_fsq_codes_lie_in_unit_interval_and_include_zero(levels: tuple[int, ...]) -> None:
     codes = fsq_codes(levels)
     assert codes.dtype == torch.float32
     assert codes.unique(dim=0).shape == codes.shape
@@ -29,7 +29,7 @@ def test_codes_lie_within_one_and_zero_is_among_their_levels(levels: tuple[int, 
 
 
 @pytest.mark.parametrize("level", range(2, 10))
-def test_every_level_is_reached_and_nothing_beyond(level: int) -> None:
+def test_fsq_bound_reaches_every_level_and_no_other(level: int) -> None:
     z = torch.linspace(-20, 20, 4001, dtype=torch.float64).unsqueeze(1)
     bounded = fsq_bound(z, (level,))
     assert bounded.round().unique().tolist() == list(range(-(level // 2), (level + 1) // 2))
@@ -38,6 +38,6 @@ def test_every_level_is_reached_and_nothing_beyond(level: int) -> None:
         assert fsq_bound(torch.zeros(1, 1, dtype=torch.float64), (level,)).abs().item() < 1e-12
 
 
-def test_the_squashing_has_a_gradient_everywhere_near_zero() -> None:
+def test_fsq_bound_gradient_agrees_with_finite_differences() -> None:
     z = torch.zeros(4, 3, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda x: fsq_bound(x, (8, 5, 2)), z)

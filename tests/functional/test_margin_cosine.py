@@ -9,31 +9,31 @@ from arcvq.functional import margin_cosine
 
 
 @pytest.mark.parametrize("margin", [0.0, 0.1, 0.5, 1.0])
-def test_the_value_is_the_cosine_of_the_widened_angle_also_past_pi(margin: float) -> None:
+def test_value_is_cosine_of_widened_angle_beyond_pi_too(margin: float) -> None:
     angles = torch.linspace(0, math.pi, 101, dtype=torch.float64)
     torch.testing.assert_close(margin_cosine(torch.cos(angles), margin), torch.cos(angles + margin), rtol=0, atol=2e-8)
 
 
 @pytest.mark.parametrize("margin", [0.0, 0.1, 1.0])
-def test_at_the_poles_the_guard_leaves_the_value_alone(margin: float) -> None:
+def test_value_is_exact_at_poles(margin: float) -> None:
     values = margin_cosine(torch.tensor([1.0, -1.0]), margin)
     torch.testing.assert_close(values, torch.tensor([math.cos(margin), -math.cos(margin)]), rtol=0, atol=1e-7)
 
 
 @pytest.mark.parametrize("margin", [0.1, 1.0])
 @pytest.mark.parametrize("pole", [1.0, -1.0])
-def test_at_the_poles_the_guard_bounds_the_gradient(pole: float, margin: float) -> None:
+def test_gradient_is_bounded_at_poles(pole: float, margin: float) -> None:
     near = pole * (1 - torch.tensor([0.0, 1e-16, 1e-12, 1e-9, 1e-7], dtype=torch.float64))
     near.requires_grad_()
     margin_cosine(near, margin).sum().backward()
-    # sin(θ + m)/sin θ with sin θ held at a thousandth, and no more than that
+    # sin(θ + m)/sin θ at sin θ = 1/1000
     bound = math.cos(margin) + 1000 * math.sin(margin)
     assert torch.isfinite(near.grad).all()
     assert near.grad.abs().max() <= bound * (1 + 1e-12)
     assert near.grad[0].item() == pytest.approx(math.cos(margin) + pole * 1000 * math.sin(margin))
 
 
-def test_cosines_rounded_past_one_stay_finite() -> None:
+def test_cosines_rounded_beyond_one_give_finite_gradient() -> None:
     cosines = torch.tensor([1.0 + 1e-6, -1.0 - 1e-6], requires_grad=True)
     values = margin_cosine(cosines, 0.1)
     values.sum().backward()
@@ -43,20 +43,20 @@ def test_cosines_rounded_past_one_stay_finite() -> None:
 
 @pytest.mark.parametrize("margin", [0.1, 0.7])
 @pytest.mark.parametrize("monotone", [False, True])
-def test_the_gradient_agrees_with_finite_differences_close_to_the_poles(margin: float, monotone: bool) -> None:
+def test_gradient_agrees_with_finite_differences_near_poles(margin: float, monotone: bool) -> None:
     angles = torch.tensor([0.01, 0.1, 1.0, 2.0, 3.0, math.pi - 0.01], dtype=torch.float64)
     cosines = torch.cos(angles).requires_grad_()
     assert torch.autograd.gradcheck(lambda c: margin_cosine(c, margin, monotone), (cosines,), atol=1e-4, rtol=1e-4)
 
 
-def test_by_default_the_logit_rises_again_beyond_pi_minus_the_margin() -> None:
+def test_default_value_rises_beyond_pi_minus_margin() -> None:
     angles = torch.linspace(math.pi - 0.5, math.pi, 50, dtype=torch.float64)
     values = margin_cosine(torch.cos(angles), 0.5)
     assert (values.diff()[1:] > 0).all()
 
 
 @pytest.mark.parametrize("margin", [0.1, 0.5, 1.0])
-def test_monotone_falls_all_the_way_and_joins_without_a_step(margin: float) -> None:
+def test_monotone_value_falls_everywhere_and_is_continuous(margin: float) -> None:
     angles = torch.linspace(0, math.pi, 2001, dtype=torch.float64)
     values = margin_cosine(torch.cos(angles), margin, monotone=True)
     assert (values.diff() < 0).all()
@@ -64,19 +64,19 @@ def test_monotone_falls_all_the_way_and_joins_without_a_step(margin: float) -> N
     assert values[-1].item() == pytest.approx(math.cos(margin) - 2)
 
 
-def test_monotone_changes_nothing_before_the_bend() -> None:
+def test_monotone_equals_default_below_pi_minus_margin() -> None:
     cosines = torch.cos(torch.linspace(0, math.pi - 0.51, 50, dtype=torch.float64))
     assert torch.equal(margin_cosine(cosines, 0.5), margin_cosine(cosines, 0.5, monotone=True))
 
 
-def test_beyond_the_bend_the_monotone_slope_is_one() -> None:
+def test_monotone_slope_is_one_beyond_pi_minus_margin() -> None:
     cosines = torch.tensor([-0.95, -0.99, -1.0], dtype=torch.float64, requires_grad=True)
     margin_cosine(cosines, 0.5, monotone=True).sum().backward()
     assert torch.equal(cosines.grad, torch.ones_like(cosines))
 
 
 @pytest.mark.parametrize("monotone", [False, True])
-def test_the_gradient_has_a_gradient_in_turn(monotone: bool) -> None:
+def test_second_gradient_agrees_with_finite_differences(monotone: bool) -> None:
     angles = torch.tensor([0.1, 1.0, 2.0, 3.0], dtype=torch.float64)
     cosines = torch.cos(angles).requires_grad_()
     assert torch.autograd.gradgradcheck(lambda c: margin_cosine(c, 0.5, monotone), (cosines,))

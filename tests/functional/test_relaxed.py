@@ -1,4 +1,4 @@
-"""Softened draws: their limits, their law, and how far they are from uniform."""
+"""Gumbel draws and their relaxation, and the divergence from uniform."""
 
 import math
 
@@ -8,7 +8,7 @@ import torch
 from arcvq.functional import distance_logits, divergence_from_uniform, gumbel, relaxed_one_hot
 
 
-def test_logits_are_minus_the_squared_distances_and_never_positive() -> None:
+def test_distance_logits_are_minus_squared_distances_and_never_positive() -> None:
     latents, codebook = 100 * torch.randn(40, 6), torch.randn(9, 6)
     expected = -torch.cdist(latents.double(), codebook.double()).square()
     torch.testing.assert_close(distance_logits(latents.double(), codebook.double()), expected)
@@ -16,13 +16,13 @@ def test_logits_are_minus_the_squared_distances_and_never_positive() -> None:
     assert near.max() <= 0
 
 
-def test_the_divergence_is_nothing_for_a_uniform_row_and_log_k_for_a_sure_one() -> None:
+def test_divergence_is_zero_when_uniform_and_log_k_when_one_hot() -> None:
     uniform, sure = torch.zeros(1, 8).log_softmax(dim=1), torch.tensor([[1e4] + [0.0] * 7]).log_softmax(dim=1)
     assert divergence_from_uniform(uniform).item() == pytest.approx(0.0, abs=1e-6)
     assert divergence_from_uniform(sure).item() == pytest.approx(math.log(8), rel=1e-6)
 
 
-def test_a_cold_draw_is_one_hot_and_a_hot_one_uniform() -> None:
+def test_relaxed_draw_is_one_hot_when_cold_and_uniform_when_hot() -> None:
     logits = torch.randn(50, 7)
     noise = gumbel(logits)
     cold = relaxed_one_hot(logits, 1e-6, noise)
@@ -31,7 +31,7 @@ def test_a_cold_draw_is_one_hot_and_a_hot_one_uniform() -> None:
     torch.testing.assert_close(relaxed_one_hot(logits, 1e7, noise), torch.full((50, 7), 1 / 7), rtol=1e-4, atol=0)
 
 
-def test_draws_follow_the_softmax() -> None:
+def test_gumbel_draws_follow_softmax() -> None:
     torch.manual_seed(0)
     logits = torch.tensor([0.0, 1.0, -2.0, 0.5]).expand(40_000, 4)
     drawn = (logits + gumbel(logits)).argmax(dim=1)

@@ -1,4 +1,4 @@
-"""The rotation trick: the codes forward, the fixed map from latent to code backward."""
+"""The rotation trick: codes forward, the gradient through a fixed rotation backward."""
 
 import math
 
@@ -9,7 +9,7 @@ from torch import Tensor
 from arcvq.functional import rotate
 
 
-def oracle(latents: Tensor, codes: Tensor, upstream: Tensor) -> Tensor:
+def expected_gradient(latents: Tensor, codes: Tensor, upstream: Tensor) -> Tensor:
     """gᵀ·λR for each row, with R written out as a matrix."""
     rows = []
     for z, q, g in zip(latents, codes, upstream):
@@ -30,20 +30,20 @@ def gradient(latents: Tensor, codes: Tensor, upstream: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("dim", [2, 3, 16])
-def test_the_gradient_goes_through_the_rotation_and_rescaling(dim: int) -> None:
+def test_gradient_equals_explicit_rotation_matrix(dim: int) -> None:
     latents, codes, upstream = (torch.randn(20, dim, dtype=torch.float64) for _ in range(3))
-    torch.testing.assert_close(gradient(latents, codes, upstream), oracle(latents, codes, upstream))
+    torch.testing.assert_close(gradient(latents, codes, upstream), expected_gradient(latents, codes, upstream))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_the_value_is_the_code_to_the_bit(dtype: torch.dtype) -> None:
+def test_value_is_code_to_the_bit(dtype: torch.dtype) -> None:
     latents, codes = 3 * torch.randn(500, 7), torch.randn(500, 7)
     moved = rotate(codes, latents.to(dtype))
     assert moved.dtype == dtype
     assert torch.equal(moved, codes.to(dtype))
 
 
-def test_the_gradient_keeps_its_angle_to_the_code_and_scales_with_the_norms() -> None:
+def test_gradient_keeps_angle_and_scales_with_norms() -> None:
     latents, codes, upstream = (torch.randn(50, 5, dtype=torch.float64) for _ in range(3))
     received = gradient(latents, codes, upstream)
     cosine = torch.nn.functional.cosine_similarity
@@ -52,7 +52,7 @@ def test_the_gradient_keeps_its_angle_to_the_code_and_scales_with_the_norms() ->
     torch.testing.assert_close(received.norm(dim=1), ratio * upstream.norm(dim=1))
 
 
-def test_a_latent_on_its_code_gets_the_straight_through_gradient() -> None:
+def test_latent_equal_to_code_gets_straight_through_gradient() -> None:
     codes, upstream = torch.randn(9, 4, dtype=torch.float64), torch.randn(9, 4, dtype=torch.float64)
     torch.testing.assert_close(gradient(codes, codes, upstream), upstream)
 
@@ -63,12 +63,12 @@ def test_codes_get_no_gradient() -> None:
     assert codes.grad is None
 
 
-def test_opposite_and_vanishing_vectors_keep_the_gradient_finite() -> None:
+def test_opposite_and_zero_vectors_have_finite_gradient() -> None:
     latents = torch.tensor([[1.0, 0.0], [0.0, 0.0], [1.0, 2.0], [0.0, 0.0]])
     codes = torch.tensor([[-2.0, 0.0], [1.0, 1.0], [0.0, 0.0], [0.0, 0.0]])
     upstream = torch.tensor([[1.0, 1.0], [3.0, 4.0], [3.0, 4.0], [3.0, 4.0]])
     received = gradient(latents, codes, upstream)
-    # Opposite: a reflection that still takes ẑ to q̂, twice as long. Without a direction: straight through.
+    # Opposite vectors: a reflection that maps ẑ to q̂, scaled by 2. Zero vectors: straight-through.
     assert torch.equal(received[0], torch.tensor([-2.0, 2.0]))
     assert torch.equal(received[1:], upstream[1:])
     assert math.isclose(float(received[0].norm()), 2 * math.sqrt(2), rel_tol=1e-6)

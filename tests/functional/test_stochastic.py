@@ -1,4 +1,4 @@
-"""The random draw of SQ-VAE and the divergence of a VAE, against the direct formula and in closed form."""
+"""The logits of SQ-VAE and the KL divergence of a VAE, against direct formulas."""
 
 import math
 
@@ -12,26 +12,26 @@ from arcvq.functional import code_logits, gaussian_kl, negative_entropy
 PRECISIONS = {"everyone's": (1, 1), "a token's": (7, 1), "an element's": (7, 3)}
 
 
-def oracle(latents: Tensor, codebook: Tensor, precision: Tensor) -> Tensor:
+def expected_logits(latents: Tensor, codebook: Tensor, precision: Tensor) -> Tensor:
     difference = latents.unsqueeze(1) - codebook  # (N, K, D)
     return -0.5 * (precision.expand_as(latents).unsqueeze(1) * difference.square()).sum(dim=2)
 
 
 @pytest.mark.parametrize("shape", PRECISIONS.values(), ids=PRECISIONS.keys())
-def test_logits_are_the_weighted_distances_up_to_a_constant_of_the_token(shape: tuple[int, int]) -> None:
+def test_code_logits_equal_weighted_distances_up_to_constant(shape: tuple[int, int]) -> None:
     latents, codebook = torch.randn(7, 3, dtype=torch.float64), torch.randn(5, 3, dtype=torch.float64)
     precision = torch.rand(shape, dtype=torch.float64) + 0.1
-    ours, direct = (f(latents, codebook, precision) for f in (code_logits, oracle))
+    ours, direct = (f(latents, codebook, precision) for f in (code_logits, expected_logits))
     torch.testing.assert_close(ours.log_softmax(dim=1), direct.log_softmax(dim=1))
 
 
 @pytest.mark.parametrize("shape", PRECISIONS.values(), ids=PRECISIONS.keys())
-def test_logits_have_the_right_gradient(shape: tuple[int, int]) -> None:
+def test_code_logits_gradient_agrees_with_finite_differences(shape: tuple[int, int]) -> None:
     tensors = [torch.rand(size, dtype=torch.float64, requires_grad=True) for size in ((7, 3), (5, 3), shape)]
     assert torch.autograd.gradcheck(code_logits, tensors)
 
 
-def test_the_entropy_is_minus_log_k_when_uncertain_and_nothing_when_sure() -> None:
+def test_negative_entropy_is_minus_log_k_when_uniform_and_zero_when_one_hot() -> None:
     latents, codebook = torch.randn(9, 4), torch.randn(8, 4)
     vague, sure = (code_logits(latents, codebook, torch.tensor([[1 / s]])) for s in (1e8, 1e-8))
     torch.testing.assert_close(negative_entropy(vague), torch.full((9,), -math.log(8)))
@@ -39,7 +39,7 @@ def test_the_entropy_is_minus_log_k_when_uncertain_and_nothing_when_sure() -> No
     assert torch.equal(sure.argmax(dim=1), torch.cdist(latents, codebook).argmin(dim=1))
 
 
-def test_the_gaussian_divergence_is_torchs_and_nothing_for_the_prior_itself() -> None:
+def test_gaussian_kl_equals_torch_and_is_zero_for_prior() -> None:
     mean, log_variance = torch.randn(5, 3, dtype=torch.float64), torch.randn(5, 3, dtype=torch.float64)
     prior = Normal(torch.zeros(1, dtype=torch.float64), 1.0)
     expected = kl_divergence(Normal(mean, (0.5 * log_variance).exp()), prior).sum(dim=1)
@@ -47,7 +47,7 @@ def test_the_gaussian_divergence_is_torchs_and_nothing_for_the_prior_itself() ->
     assert gaussian_kl(torch.zeros(2, 3), torch.zeros(2, 3)).tolist() == [0.0, 0.0]
 
 
-def test_the_elbo_with_this_divergence_lies_below_the_importance_weighted_bound() -> None:
+def test_elbo_lies_below_importance_weighted_bound() -> None:
     """z ~ N(0, 1), x | z ~ N(z, 1), so x ~ N(0, 2); a posterior that is not the true one."""
     x = torch.tensor(0.8, dtype=torch.float64)
     mean, log_variance = torch.tensor([[0.1]], dtype=torch.float64), torch.tensor([[-0.2]], dtype=torch.float64)

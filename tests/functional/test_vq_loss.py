@@ -7,7 +7,7 @@ import torch
 from arcvq.functional import vq_loss
 
 
-def test_the_hand_case() -> None:
+def test_terms_equal_hand_computed_values() -> None:
     """E = {−1, 1} and z = 0.2: the code is +1, its term 0.64, the total (1 + β)·0.64."""
     terms = vq_loss(torch.tensor([[0.2]], dtype=torch.float64), torch.tensor([[1.0]], dtype=torch.float64))
     assert terms["codebook"].item() == pytest.approx(0.64, abs=1e-15)
@@ -15,7 +15,7 @@ def test_the_hand_case() -> None:
 
 
 @pytest.mark.parametrize("masked", [False, True])
-def test_values_equal_the_loop(masked: bool) -> None:
+def test_terms_equal_loop(masked: bool) -> None:
     latents, codes = torch.randn(30, 5), torch.randn(30, 5)
     valid = torch.rand(30) > 0.5 if masked else None
     terms = vq_loss(latents, codes, codebook_weight=2.0, commitment_weight=0.3, valid=valid)
@@ -24,12 +24,12 @@ def test_values_equal_the_loop(masked: bool) -> None:
     assert terms["commitment"].item() == pytest.approx(0.3 * mean, rel=1e-6)
 
 
-def test_latents_on_their_codes_cost_nothing() -> None:
+def test_terms_are_zero_for_latents_equal_to_codes() -> None:
     latents = torch.randn(7, 3)
     assert [term.item() for term in vq_loss(latents, latents.clone()).values()] == [0.0, 0.0]
 
 
-def test_the_codebook_term_moves_only_codes_and_the_commitment_only_latents() -> None:
+def test_codebook_term_moves_only_codes_and_commitment_only_latents() -> None:
     latents = torch.randn(6, 3, dtype=torch.float64, requires_grad=True)
     codes = torch.randn(6, 3, dtype=torch.float64, requires_grad=True)
     terms = vq_loss(latents, codes)
@@ -49,7 +49,7 @@ def test_gradients_agree_with_finite_differences() -> None:
     assert torch.autograd.gradcheck(lambda z: vq_loss(z, fixed_codes, valid=valid)["commitment"], (latents,))
 
 
-def test_legacy_swaps_the_two_weights() -> None:
+def test_legacy_swaps_weights() -> None:
     latents, codes = torch.randn(8, 3), torch.randn(8, 3)
     standard, legacy = vq_loss(latents, codes), vq_loss(latents, codes, legacy=True)
     assert torch.equal(legacy["codebook"], standard["commitment"])
@@ -74,7 +74,7 @@ def test_masked_rows_get_no_gradient() -> None:
 
 
 @pytest.mark.parametrize("rows", [0, 4])
-def test_nothing_to_average_costs_nothing(rows: int) -> None:
+def test_terms_are_zero_without_valid_rows(rows: int) -> None:
     latents, codes = torch.randn(rows, 3), torch.randn(rows, 3)
     terms = vq_loss(latents, codes, valid=torch.zeros(rows, dtype=torch.bool))
     assert [term.item() for term in terms.values()] == [0.0, 0.0]

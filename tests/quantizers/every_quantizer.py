@@ -1,4 +1,4 @@
-"""Every kind of quantizer, for the tests of what all of them promise."""
+"""Every kind of quantizer, for tests of their common contract."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ from arcvq.quantizers import (
 )
 
 SAMP: dict[str, Any] = {"metric": "cosine", "init": "unit-sphere", "ball": Ball(alpha=0.01), "arc": Arc()}
-# An image's height and width, for the kinds that must know how many positions one has.
+# An image's height and width, for kinds that need the number of its positions.
 IMAGE = (3, 5)
 
 # name → class, options
@@ -57,23 +57,23 @@ KINDS: dict[str, tuple[type[Quantizer], dict[str, Any]]] = {
         {"latent_dim": 5, "positions": IMAGE[0] * IMAGE[1], "gradient": "implicit"},
     ),
 }
-# One of each class, and what changes the path through forward: for tests of many cases.
+# One kind of each class, and those with other code paths in forward: for tests with many cases.
 ONE_OF_EACH = ["vq", "arcvq", "rotation", "emavq", "cvq closest", "simvq under samp", "hvq"]
 ONE_OF_EACH += ["sq", "fsq", "lfq", "gaussian", "vmf"]
-# Those whose latents may come in any number.
+# Kinds that accept any number of latents.
 ANY_NUMBER = [kind for kind in KINDS if "of images" not in kind]
-# Those that draw while they train.
+# Kinds whose forward draws random numbers in training.
 STOCHASTIC = [kind for kind in KINDS if kind.startswith(("hvq", "sq", "gaussian", "vmf"))]
-# Those whose training draws random numbers, in forward or in update.
+# Kinds that draw random numbers in training, in forward or in the update.
 DRAWING = ["emavq under samp", "cvq random", "cvq probrandom", *STOCHASTIC]
-# VQ and its kin: a codebook that is searched.
+# VQ and its subclasses, whose codebook is searched.
 SEARCHED = [kind for kind, (cls, _) in KINDS.items() if issubclass(cls, VQ)]
 # Without codes and tokens.
 CONTINUOUS = [kind for kind in KINDS if kind.startswith(("gaussian", "vmf"))]
 
 
-def takes(kind: str, options: dict[str, Any]) -> bool:
-    """Whether these options make sense: a lattice's width is that of its levels, and without codes there are no heads."""
+def accepts(kind: str, options: dict[str, Any]) -> bool:
+    """Whether the kind accepts these options: FSQ and LFQ fix code_dim, and continuous quantizers have no heads."""
     if kind in CONTINUOUS:
         return not {"heads", "code_dim"} & options.keys()
     return kind not in ("fsq", "lfq") or "code_dim" not in options

@@ -1,4 +1,4 @@
-"""attach: what it refuses, what it does not count, and what it leaves behind."""
+"""attach: its errors, the steps that it counts, and what it keeps alive."""
 
 import copy
 import gc
@@ -29,8 +29,8 @@ def train_once(quantizer: ArcVQ, optimizer: torch.optim.Optimizer) -> None:
 @pytest.mark.parametrize("zero_first", [True, False], ids=["zero_grad before forward", "zero_grad before backward"])
 @pytest.mark.parametrize("set_to_none", [True, False])
 @pytest.mark.parametrize("fused", [True, False])
-def test_a_step_that_the_grad_scaler_skipped_does_not_count(fused: bool, set_to_none: bool, zero_first: bool) -> None:
-    """The skipped batch used code 0 alone; were it remembered, code 0 would look alive after the next step."""
+def test_step_skipped_by_grad_scaler_does_not_count(fused: bool, set_to_none: bool, zero_first: bool) -> None:
+    """Only the skipped batch used code 0: if it counted, code 0 would not be restarted by the next step."""
     torch.manual_seed(1)
     quantizer = ArcVQ(2, 4, arc=None, ball=Ball(alpha=1.0), restart=Restart(decay=0.0, threshold=0.01))
     with torch.no_grad():
@@ -62,7 +62,7 @@ def test_a_step_that_the_grad_scaler_skipped_does_not_count(fused: bool, set_to_
     assert (quantizer.codebook.detach()[0] - before[0]).norm() > 0.5
 
 
-def test_an_optimizer_step_without_a_gradient_for_the_quantizer_does_not_count() -> None:
+def test_step_without_gradient_does_not_count() -> None:
     quantizer, optimizer = attached_pair()
     train_once(quantizer, optimizer)
     optimizer.zero_grad()
@@ -70,7 +70,7 @@ def test_an_optimizer_step_without_a_gradient_for_the_quantizer_does_not_count()
     assert quantizer.step.item() == 1
 
 
-def test_evaluation_and_forwards_without_gradient_do_not_count() -> None:
+def test_evaluation_and_no_grad_forwards_do_not_count() -> None:
     quantizer, optimizer = attached_pair()
     with torch.no_grad():
         quantizer(torch.randn(12, 4))
@@ -80,7 +80,7 @@ def test_evaluation_and_forwards_without_gradient_do_not_count() -> None:
     assert quantizer.step.item() == 0
 
 
-def test_an_output_that_is_used_only_through_its_quantized_latents_counts() -> None:
+def test_output_used_only_through_quantized_counts() -> None:
     encoder, quantizer = nn.Linear(4, 4), ArcVQ(4, 8)
     optimizer = torch.optim.SGD([*encoder.parameters(), *quantizer.parameters()], lr=0.1)
     quantizer.attach(optimizer)
@@ -90,7 +90,7 @@ def test_an_output_that_is_used_only_through_its_quantized_latents_counts() -> N
 
 
 @pytest.mark.parametrize("backward", [True, False], ids=["after backward", "without backward"])
-def test_an_attached_quantizer_keeps_no_graph_alive(backward: bool) -> None:
+def test_attached_quantizer_keeps_no_graph_alive(backward: bool) -> None:
     quantizer, optimizer = attached_pair()
     encoder = nn.Linear(4, 4)
     gc.collect()
@@ -108,13 +108,13 @@ def test_an_attached_quantizer_keeps_no_graph_alive(backward: bool) -> None:
         gc.enable()
 
 
-def test_attaching_twice_is_an_error() -> None:
+def test_attaching_twice_raises() -> None:
     quantizer, optimizer = attached_pair()
     with pytest.raises(ArcvqError, match="already attached to an optimizer"):
         quantizer.attach(optimizer)
 
 
-def test_after_step_on_an_attached_quantizer_is_an_error() -> None:
+def test_after_step_on_attached_quantizer_raises() -> None:
     quantizer, _ = attached_pair()
     out = quantizer(torch.randn(12, 4))
     with pytest.raises(ArcvqError, match="do not call after_step as well"):
@@ -122,7 +122,7 @@ def test_after_step_on_an_attached_quantizer_is_an_error() -> None:
     assert quantizer.step.item() == 0
 
 
-def test_an_optimizer_that_does_not_train_the_codebook_is_refused_and_left_alone() -> None:
+def test_optimizer_without_quantizer_parameters_raises() -> None:
     quantizer = ArcVQ(4, 8)
     foreign = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)
     with pytest.raises(ArcvqError, match="holds none of the quantizer's parameters"):
@@ -133,7 +133,7 @@ def test_an_optimizer_that_does_not_train_the_codebook_is_refused_and_left_alone
     assert quantizer.step.item() == 1
 
 
-def test_a_removed_attachment_counts_no_more_and_after_step_works_again() -> None:
+def test_after_step_works_again_after_remove_attachment() -> None:
     quantizer, optimizer = attached_pair()
     train_once(quantizer, optimizer)
     quantizer.remove_attachment()
@@ -146,13 +146,13 @@ def test_a_removed_attachment_counts_no_more_and_after_step_works_again() -> Non
     assert quantizer.step.item() == 3
 
 
-def test_after_step_without_an_output_is_an_error() -> None:
+def test_after_step_without_output_raises() -> None:
     with pytest.raises(ArcvqError, match="after_step needs the outputs"):
         ArcVQ(4, 8).after_step()
 
 
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda q: pickle.loads(pickle.dumps(q))], ids=["copy", "pickle"])
-def test_a_copy_of_an_attached_quantizer_is_attached_to_nothing_and_independent(duplicate) -> None:  # type: ignore[no-untyped-def]
+def test_copy_of_attached_quantizer_is_not_attached(duplicate) -> None:  # type: ignore[no-untyped-def]
     quantizer, optimizer = attached_pair()
     train_once(quantizer, optimizer)
     twin = duplicate(quantizer)
@@ -171,7 +171,7 @@ def test_a_copy_of_an_attached_quantizer_is_attached_to_nothing_and_independent(
     assert (quantizer.step.item(), twin.step.item()) == (3, 2)
 
 
-def test_compiled_an_attached_quantizer_is_refused() -> None:
+def test_compiled_attached_quantizer_raises() -> None:
     quantizer, _ = attached_pair()
     torch._dynamo.reset()
     compiled = torch.compile(quantizer, backend="eager", fullgraph=True)
@@ -180,9 +180,9 @@ def test_compiled_an_attached_quantizer_is_refused() -> None:
     torch._dynamo.reset()
 
 
-def test_a_wrapped_optimizer_is_followed_to_the_one_inside() -> None:
+def test_wrapped_optimizer_is_unwrapped() -> None:
     class Wrapper(torch.optim.Optimizer):
-        """As Accelerate's: an Optimizer by type that never ran its constructor and forwards its steps."""
+        """Like Accelerate's: a subclass of Optimizer that does not call its constructor and forwards its steps."""
 
         def __init__(self, optimizer: torch.optim.Optimizer) -> None:
             self.optimizer = optimizer
@@ -198,7 +198,7 @@ def test_a_wrapped_optimizer_is_followed_to_the_one_inside() -> None:
     assert quantizer.step.item() == 1
 
 
-def test_a_loop_that_sums_the_terms_itself_is_counted() -> None:
+def test_backward_through_named_losses_counts() -> None:
     quantizer, optimizer = attached_pair()
     out = quantizer(torch.randn(12, 4))
     sum(out.losses.values()).backward()
@@ -206,7 +206,7 @@ def test_a_loop_that_sums_the_terms_itself_is_counted() -> None:
     assert quantizer.step.item() == 1
 
 
-def test_a_second_step_on_one_output_counts_again() -> None:
+def test_second_step_on_same_output_counts() -> None:
     quantizer, optimizer = attached_pair()
     out = quantizer(torch.randn(12, 4).requires_grad_())
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""FSQ and LFQ: codes that nobody trains."""
+"""FSQ and LFQ: fixed codes."""
 
 import pytest
 import torch
@@ -11,10 +11,10 @@ from arcvq.quantizers import FSQ, LFQ, Quantizer
 @pytest.mark.parametrize(
     "quantizer", [FSQ(3, 512), LFQ(9, 512), FSQ(4, 1000, levels=(8, 5, 5, 5))], ids=lambda q: type(q).__name__
 )
-def test_every_code_is_its_own_nearest_and_every_token_comes_back(quantizer: Quantizer) -> None:
+def test_every_code_quantizes_to_its_own_token(quantizer: Quantizer) -> None:
     """tokens → codes → tokens, for all of them."""
     codes = quantizer.codebook
-    latents = codes if isinstance(quantizer, LFQ) else torch.atanh(_before_the_squashing(quantizer, codes))
+    latents = codes if isinstance(quantizer, LFQ) else torch.atanh(_before_squashing(quantizer, codes))
     out = quantizer(latents)
     assert out.tokens.tolist() == list(range(len(codes)))
     assert torch.equal(out.quantized, codes)
@@ -22,8 +22,8 @@ def test_every_code_is_its_own_nearest_and_every_token_comes_back(quantizer: Qua
     assert out.stats["perplexity"].item() == pytest.approx(len(codes), rel=1e-4)
 
 
-def _before_the_squashing(quantizer: Quantizer, codes: torch.Tensor) -> torch.Tensor:
-    """tanh of the latents that are squashed onto these codes (the sideways shift undone)."""
+def _before_squashing(quantizer: Quantizer, codes: torch.Tensor) -> torch.Tensor:
+    """tanh of the latents that are squashed onto these codes (without FSQ's sideways shift)."""
     columns = []
     for column, level in zip(codes.unbind(dim=1), quantizer.levels):
         half, offset = (level - 1) * (1 - 1e-3) / 2, 0.0 if level % 2 else 0.5
@@ -32,7 +32,7 @@ def _before_the_squashing(quantizer: Quantizer, codes: torch.Tensor) -> torch.Te
     return torch.stack(columns, dim=1)
 
 
-def test_the_codebook_is_no_parameter_and_takes_no_room_in_a_file() -> None:
+def test_codebook_is_no_parameter_and_not_saved() -> None:
     for quantizer in (FSQ(64, 512), LFQ(64, 512)):
         assert set(dict(quantizer.named_parameters())) == {
             f"project_{way}.{part}" for way in ("in", "out") for part in ("weight", "bias")
@@ -44,13 +44,13 @@ def test_the_codebook_is_no_parameter_and_takes_no_room_in_a_file() -> None:
 @pytest.mark.parametrize(
     ("size", "levels"), [(2, (2,)), (8, (8,)), (32, (8, 4)), (512, (8, 8, 8)), (1024, (8, 8, 8, 2))]
 )
-def test_a_power_of_two_is_cut_into_eights(size: int, levels: tuple[int, ...]) -> None:
+def test_default_levels_are_eights(size: int, levels: tuple[int, ...]) -> None:
     quantizer = FSQ(64, size)
     assert quantizer.config.levels == levels
     assert quantizer.code_dim == len(levels)
 
 
-def test_fsq_passes_the_gradient_through_the_squashing_and_has_no_loss() -> None:
+def test_fsq_gradient_passes_squashing_and_loss_is_zero() -> None:
     latents = torch.randn(5, 3, requires_grad=True)
     out = FSQ(3, 512)(latents)
     assert out.losses == {}
@@ -65,7 +65,7 @@ def test_fsq_rounds_zero_to_zero() -> None:
     assert torch.equal(FSQ(4, 1000, levels=(8, 5, 5, 5))(torch.zeros(1, 4)).quantized, torch.zeros(1, 4))
 
 
-def test_lfq_takes_signs() -> None:
+def test_lfq_quantizes_to_signs() -> None:
     latents = torch.tensor([[0.3, -2.0, 1e-9], [-0.1, -0.1, 5.0]])
     out = LFQ(3, 8)(latents)
     assert out.quantized.tolist() == [[1.0, -1.0, 1.0], [-1.0, -1.0, 1.0]]
@@ -73,7 +73,7 @@ def test_lfq_takes_signs() -> None:
 
 
 @pytest.mark.parametrize("backend", ["auto", "reference"])
-def test_lfq_pays_the_distance_to_its_corner_and_the_entropy_term(backend: str) -> None:
+def test_lfq_losses_are_commitment_and_entropy(backend: str) -> None:
     latents = torch.randn(40, 3)
     quantizer = LFQ(3, 8, commitment_weight=0.5, entropy={"weight": 0.2, "temperature": 0.7}, backend=backend)
     out = quantizer(latents)
@@ -87,7 +87,7 @@ def test_lfq_pays_the_distance_to_its_corner_and_the_entropy_term(backend: str) 
     assert set(quantizer.eval()(latents).losses) == {"commitment"}
 
 
-def test_sure_and_balanced_signs_reach_the_lowest_entropy_term() -> None:
+def test_one_hot_balanced_signs_have_lowest_entropy_term() -> None:
     quantizer = LFQ(3, 8, entropy={"weight": 1.0})
     out = quantizer(quantizer.codebook)
     assert out.losses["entropy"].item() == pytest.approx(-torch.tensor(8.0).log().item(), abs=1e-5)
@@ -95,7 +95,7 @@ def test_sure_and_balanced_signs_reach_the_lowest_entropy_term() -> None:
 
 
 @pytest.mark.parametrize(("heads", "shape"), [(1, (6, 5, 4, 3)), (2, (60, 5))])
-def test_lfq_begins_with_balanced_bits(heads: int, shape: tuple[int, ...]) -> None:
+def test_balanced_lfq_starts_with_standardized_bits(heads: int, shape: tuple[int, ...]) -> None:
     quantizer = LFQ(5, 8, heads=heads, balanced=True, channel_last=len(shape) == 2)
     latents = 3 + 0.1 * torch.randn(shape)
     before = [tensor.clone() for tensor in (quantizer.project_in.weight, quantizer.project_in.bias)]
@@ -124,7 +124,7 @@ def test_lfq_begins_with_balanced_bits(heads: int, shape: tuple[int, ...]) -> No
         (LFQ, {"balanced": True}, "balanced needs a linear layer before the bits, and there is none: dim is 9"),
     ],
 )
-def test_wrong_options_are_described(cls: type[Quantizer], options: dict[str, object], message: str) -> None:
+def test_wrong_options_raise_with_reason(cls: type[Quantizer], options: dict[str, object], message: str) -> None:
     with pytest.raises(ArcvqError) as raised:
         cls(9 if "balanced" in options else 64, **options)
     assert message in str(raised.value)

@@ -1,4 +1,4 @@
-"""The bottlenecks of the two VAEs: what they draw, what they pay, and that they have no tokens."""
+"""The bottlenecks of the two VAEs: samples, losses, and no tokens."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from arcvq.quantizers import Continuous, Gaussian, VonMisesFisher
 
 
 @pytest.mark.parametrize("cls", [Gaussian, VonMisesFisher])
-def test_a_vector_for_each_image_depends_on_all_its_positions(cls: type[Continuous]) -> None:
+def test_image_vector_depends_on_all_positions(cls: type[Continuous]) -> None:
     quantizer = cls(4, latent_dim=3, positions=6).eval()
     latents = torch.randn(2, 4, 2, 3)
     before = quantizer(latents).quantized
@@ -24,7 +24,7 @@ def test_a_vector_for_each_image_depends_on_all_its_positions(cls: type[Continuo
     assert torch.equal(each(latents).quantized[0, :, 0], before[0, :, 0])
 
 
-def test_the_gaussian_draws_around_its_mean_with_its_variance() -> None:
+def test_gaussian_samples_have_posterior_mean_and_variance() -> None:
     quantizer = Gaussian(4, latent_dim=2)
     parameters = torch.tensor([[1.0, -2.0, 0.0, -3.0]]).expand(20_000, 4)
     z, divergence = quantizer.posterior(parameters, sample=True)
@@ -34,7 +34,7 @@ def test_the_gaussian_draws_around_its_mean_with_its_variance() -> None:
     assert torch.equal(quantizer.posterior(parameters, sample=False)[0], parameters[:, :2])
 
 
-def test_a_wild_encoder_leaves_the_gaussian_finite() -> None:
+def test_gaussian_is_finite_for_extreme_parameters() -> None:
     parameters = torch.tensor([[1.0, 2.0, 500.0, -500.0]], requires_grad=True)
     z, divergence = Gaussian(4, latent_dim=2).posterior(parameters, sample=True)
     (z.sum() + divergence.sum()).backward()
@@ -44,7 +44,7 @@ def test_a_wild_encoder_leaves_the_gaussian_finite() -> None:
     assert parameters.grad.isfinite().all()
 
 
-def test_the_sphere_is_kept_in_training_and_evaluation() -> None:
+def test_vmf_stays_on_sphere_in_training_and_evaluation() -> None:
     quantizer = VonMisesFisher(4, latent_dim=65)
     parameters = torch.randn(50, 66)
     for sample in (True, False):
@@ -56,7 +56,7 @@ def test_the_sphere_is_kept_in_training_and_evaluation() -> None:
     torch.testing.assert_close(z, parameters[:, :-1] / parameters[:, :-1].norm(dim=1, keepdim=True))
 
 
-def test_the_gradient_of_the_draw_is_the_one_that_is_said() -> None:
+def test_vmf_gradient_follows_gradient_option() -> None:
     parameters = torch.randn(50, 9, requires_grad=True)
 
     def slope(gradient: str, layer: bool) -> torch.Tensor:
@@ -75,7 +75,7 @@ def test_the_gradient_of_the_draw_is_the_one_that_is_said() -> None:
 
 
 @pytest.mark.parametrize("cls", [Gaussian, VonMisesFisher])
-def test_the_loss_is_the_divergence_per_image_element_and_the_rate_is_in_nats(cls: type[Continuous]) -> None:
+def test_loss_is_divergence_per_element_and_rate_in_nats(cls: type[Continuous]) -> None:
     quantizer = cls(4, latent_dim=3, positions=6, elements=16, weight=2.0)
     latents = torch.randn(5, 4, 2, 3)
     out = quantizer(latents)
@@ -91,7 +91,7 @@ def test_the_loss_is_the_divergence_per_image_element_and_the_rate_is_in_nats(cl
 
 
 @pytest.mark.parametrize("cls", [Gaussian, VonMisesFisher])
-def test_evaluation_may_be_asked_to_draw(cls: type[Continuous]) -> None:
+def test_sample_option_samples_in_evaluation(cls: type[Continuous]) -> None:
     quantizer, latents = cls(4, latent_dim=3, sample=True).eval(), torch.randn(5, 4)
     assert not torch.equal(quantizer(latents).quantized, quantizer(latents).quantized)
 
@@ -109,17 +109,17 @@ def test_evaluation_may_be_asked_to_draw(cls: type[Continuous]) -> None:
         (VonMisesFisher, {"gradient": "none"}, "gradient: expected one of explicit, implicit, got 'none'"),
     ],
 )
-def test_wrong_options_are_described(cls: type[Continuous], options: dict[str, object], message: str) -> None:
+def test_wrong_options_raise_with_reason(cls: type[Continuous], options: dict[str, object], message: str) -> None:
     with pytest.raises(ArcvqError) as raised:
         cls(4, **options)
     assert message in str(raised.value)
 
 
-def test_there_is_nothing_to_decode() -> None:
+def test_decode_raises() -> None:
     with pytest.raises(ArcvqError, match="Gaussian is continuous"):
         Gaussian(4).decode(torch.zeros(2, 3, dtype=torch.int64))
 
 
-def test_images_of_another_size_do_not_fit_a_vector_for_each_image() -> None:
+def test_other_image_size_raises_with_image_vectors() -> None:
     with pytest.raises(ArcvqError, match="fits images of one size only"):
         Gaussian(4, positions=6)(torch.randn(1, 4, 3, 3))

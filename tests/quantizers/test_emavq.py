@@ -1,4 +1,4 @@
-"""Codes as running means: no gradient trains them, the whole step moves them, nothing else does."""
+"""EMAVQ: codes are running means over whole steps, without a gradient."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from arcvq.functional import smoothed_counts
 from arcvq.quantizers import EMAVQ, Restart
 
 
-def test_the_codebook_is_no_parameter_and_the_loss_is_the_commitment_alone() -> None:
+def test_codebook_is_no_parameter_and_only_loss_is_commitment() -> None:
     quantizer = EMAVQ(4, 8)
     assert list(quantizer.parameters()) == []
     assert set(quantizer.state_dict()) == {"step", "codebook", "counts", "sums"}
@@ -24,7 +24,7 @@ def test_the_codebook_is_no_parameter_and_the_loss_is_the_commitment_alone() -> 
     torch.testing.assert_close(out.losses["commitment"], plain(latents).losses["commitment"])
 
 
-def test_after_a_step_each_taken_code_is_its_smoothed_running_mean_and_the_others_stay() -> None:
+def test_used_codes_become_running_means_and_others_stay() -> None:
     quantizer = EMAVQ(3, 16, init="normal", decay=0.9, epsilon=1e-3)
     before = quantizer.codebook.clone()
     latents = torch.randn(12, 3)
@@ -41,7 +41,7 @@ def test_after_a_step_each_taken_code_is_its_smoothed_running_mean_and_the_other
     assert torch.equal(quantizer.codebook[taken == 0], before[taken == 0])
 
 
-def test_a_code_without_tokens_keeps_its_place_for_ever() -> None:
+def test_unused_code_never_moves() -> None:
     quantizer = EMAVQ(2, 3, decay=0.5)
     with torch.no_grad():
         quantizer.codebook.copy_(torch.tensor([[0.0, 0.0], [1.0, 0.0], [900.0, 900.0]]))
@@ -53,7 +53,7 @@ def test_a_code_without_tokens_keeps_its_place_for_ever() -> None:
     torch.testing.assert_close(quantizer.codebook[:2], torch.tensor([[0.0, 0.1], [1.0, 0.1]]), rtol=1e-4, atol=1e-4)
 
 
-def test_micro_batches_are_one_batch_and_padding_is_nothing() -> None:
+def test_micro_batches_equal_one_batch_without_padding() -> None:
     whole, parts = EMAVQ(4, 8, init="normal"), EMAVQ(4, 8)
     parts.load_state_dict(whole.state_dict())
     latents, mask = torch.randn(40, 4), torch.rand(40) > 0.3
@@ -63,7 +63,7 @@ def test_micro_batches_are_one_batch_and_padding_is_nothing() -> None:
     torch.testing.assert_close(parts.counts, whole.counts)
 
 
-def test_a_code_that_counts_for_nothing_goes_all_the_way() -> None:
+def test_code_with_zero_init_count_becomes_mean_of_first_tokens() -> None:
     quantizer = EMAVQ(4, 2, init_count=0.0, epsilon=0.0)
     latents = torch.randn(20, 4)
     out = quantizer(latents)
@@ -72,7 +72,7 @@ def test_a_code_that_counts_for_nothing_goes_all_the_way() -> None:
         torch.testing.assert_close(quantizer.codebook[code], latents[out.tokens == code].mean(dim=0))
 
 
-def test_the_ball_bounds_ten_updates_and_scales_the_sums_with_the_codes() -> None:
+def test_ball_bounds_codes_and_scales_sums() -> None:
     quantizer = EMAVQ(4, 16, metric="cosine", init="unit-sphere", ball=Ball(alpha=0.01), arc=Arc(), epsilon=0.0)
     for step in range(1, 11):
         quantizer.after_step(quantizer(5 * torch.randn(200, 4)))
@@ -81,7 +81,7 @@ def test_the_ball_bounds_ten_updates_and_scales_the_sums_with_the_codes() -> Non
         torch.testing.assert_close(means, quantizer.codebook, rtol=1e-4, atol=1e-5)
 
 
-def test_a_restarted_code_counts_as_one_token_at_its_new_place() -> None:
+def test_restarted_code_counts_as_one_token() -> None:
     quantizer = EMAVQ(2, 4, restart=Restart(decay=0.0, threshold=0.5))
     with torch.no_grad():
         quantizer.codebook.copy_(torch.tensor([[0.0, 0.0], [50.0, 0.0], [60.0, 0.0], [70.0, 0.0]]))
@@ -92,14 +92,14 @@ def test_a_restarted_code_counts_as_one_token_at_its_new_place() -> None:
     assert all((row == latents).all(dim=1).any() for row in quantizer.codebook[1:])
 
 
-def test_a_k_means_start_is_where_the_means_begin() -> None:
+def test_kmeans_init_sets_running_sums() -> None:
     quantizer = EMAVQ(4, 8, init="kmeans", init_count=2.0)
     quantizer.kmeans_init_(torch.randn(50, 4))
     assert torch.equal(quantizer.sums, 2 * quantizer.codebook)
     assert quantizer.counts.tolist() == [2.0] * 8
 
 
-def test_it_rides_on_the_optimizer_of_the_encoder() -> None:
+def test_attaching_to_encoder_optimizer_updates_codes() -> None:
     encoder, quantizer = torch.nn.Linear(4, 4), EMAVQ(4, 8)
     optimizer = torch.optim.SGD(encoder.parameters(), lr=0.1)
     quantizer.attach(optimizer)
@@ -121,6 +121,6 @@ def test_it_rides_on_the_optimizer_of_the_encoder() -> None:
         ({"epsilon": -1.0}, "epsilon >= 0"),
     ],
 )
-def test_options_without_meaning_are_refused(options: dict[str, Any], message: str) -> None:
+def test_wrong_options_raise(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ArcvqError, match=message):
         EMAVQ(4, 8, **options)

@@ -32,7 +32,7 @@ def test_rotation_changes_only_the_gradient_of_quantized(cls: type[VQ]) -> None:
     torch.testing.assert_close(gradients[1].movedim(1, -1).reshape(-1, 4), rows.grad)
 
 
-def test_an_unknown_estimator_is_refused() -> None:
+def test_unknown_estimator_raises() -> None:
     options: dict[str, Any] = {"estimator": "reinforce"}
     with pytest.raises(ArcvqError, match="estimator"):
         VQ(4, 8, **options)

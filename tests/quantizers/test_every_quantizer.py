@@ -1,4 +1,4 @@
-"""The contract, kept by every kind of quantizer: purity, determinism, no host reads, files."""
+"""The contract of every kind of quantizer: purity, determinism, no host reads, saving."""
 
 import inspect
 import json
@@ -17,29 +17,29 @@ DIM, SIZE = 8, 16
 pytestmark = pytest.mark.parametrize("kind", KINDS)
 
 
-def make(kind: str, **options: Any) -> Any:
+def build_small(kind: str, **options: Any) -> Any:
     torch.manual_seed(1)
     return build(kind, DIM, SIZE, **options)
 
 
-def images(batch: int = 4) -> Tensor:
+def random_latents(batch: int = 4) -> Tensor:
     return torch.randn(batch, DIM, *IMAGE)
 
 
-def bits(quantizer: Quantizer) -> dict[str, bytes]:
+def state_bytes(quantizer: Quantizer) -> dict[str, bytes]:
     return {name: value.numpy().tobytes() for name, value in quantizer.state_dict().items()}
 
 
 @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
 def test_forward_and_backward_change_nothing(kind: str, training: bool) -> None:
-    quantizer = make(kind).train(training)
-    quantizer.after_step(quantizer(images()))  # away from the start
-    before, latents, random = bits(quantizer), images().requires_grad_(), torch.get_rng_state()
+    quantizer = build_small(kind).train(training)
+    quantizer.after_step(quantizer(random_latents()))  # not the initial state
+    before, latents, random = state_bytes(quantizer), random_latents().requires_grad_(), torch.get_rng_state()
     out = quantizer(latents)
     drew = not torch.equal(torch.get_rng_state(), random)
     assert drew == (training and kind in STOCHASTIC)
     (out.loss + out.quantized.square().sum()).backward()
-    assert bits(quantizer) == before
+    assert state_bytes(quantizer) == before
     assert torch.isfinite(latents.grad).all()
     assert latents.grad.abs().sum() > 0 or not training
     assert not out.update_inputs.latents.requires_grad
@@ -48,8 +48,8 @@ def test_forward_and_backward_change_nothing(kind: str, training: bool) -> None:
         assert (quantizer.codebook, out.tokens, out.update_inputs.tokens) == (None, None, None)
 
 
-def test_a_detached_output_is_the_same_off_the_graph(kind: str) -> None:
-    out = make(kind)(images().requires_grad_())
+def test_detached_output_equals_output_without_graph(kind: str) -> None:
+    out = build_small(kind)(random_latents().requires_grad_())
     off = out.detach()
     assert out.loss.requires_grad or not out.losses
     pairs = [(out.quantized, off.quantized), (out.loss, off.loss)]
@@ -61,8 +61,8 @@ def test_a_detached_output_is_the_same_off_the_graph(kind: str) -> None:
     assert off.update_inputs is out.update_inputs
 
 
-def test_the_same_random_numbers_give_the_same_output(kind: str) -> None:
-    quantizer, latents = make(kind), images()
+def test_same_seed_gives_same_output(kind: str) -> None:
+    quantizer, latents = build_small(kind), random_latents()
     outputs = []
     for seed in (3, 4, 3):
         torch.manual_seed(seed)
@@ -72,55 +72,55 @@ def test_the_same_random_numbers_give_the_same_output(kind: str) -> None:
     assert torch.equal(outputs[0].quantized, outputs[1].quantized) != (kind in STOCHASTIC)
 
 
-def test_channels_may_come_last(kind: str) -> None:
-    latents = images()
-    a, b = make(kind).eval()(latents), make(kind, channel_last=True).eval()(latents.movedim(1, -1))
+def test_channel_last_equals_channel_first(kind: str) -> None:
+    latents = random_latents()
+    a, b = build_small(kind).eval()(latents), build_small(kind, channel_last=True).eval()(latents.movedim(1, -1))
     torch.testing.assert_close(a.quantized.movedim(1, -1), b.quantized)
     torch.testing.assert_close(a.loss, b.loss)
 
 
-def test_latents_that_are_not_finite_are_refused(kind: str) -> None:
-    latents = images()
+def test_nonfinite_latents_raise(kind: str) -> None:
+    latents = random_latents()
     latents[1, 2, 0, 0] = float("nan")
     with pytest.raises(ArcvqError, match="latents hold 1 non-finite values"):
-        make(kind)(latents)
+        build_small(kind)(latents)
 
 
-def test_of_frozen_codes_only_the_time_passes(kind: str) -> None:
-    quantizer = make(kind)
+def test_frozen_quantizer_only_increments_step(kind: str) -> None:
+    quantizer = build_small(kind)
     quantizer.frozen = True
-    before = bits(quantizer)
-    quantizer.after_step(quantizer(images()))
-    after = bits(quantizer)
+    before = state_bytes(quantizer)
+    quantizer.after_step(quantizer(random_latents()))
+    after = state_bytes(quantizer)
     assert {name for name in before if before[name] != after[name]} == {"step"}
 
 
-def test_written_down_and_saved_it_goes_on_as_it_would_have(kind: str) -> None:
-    quantizer = make(kind)
+def test_saved_and_loaded_quantizer_continues_identically(kind: str) -> None:
+    quantizer = build_small(kind)
     for _ in range(3):
-        quantizer.after_step(quantizer(images()))
+        quantizer.after_step(quantizer(random_latents()))
     torch.manual_seed(99)
     written = json.loads(json.dumps(to_dict(quantizer.config)))
     loaded = QUANTIZERS.build(parse(type(quantizer.config), written), DIM)
     assert loaded.config == quantizer.config
     loaded.load_state_dict(quantizer.state_dict())
-    latents, states = images(), []
+    latents, states = random_latents(), []
     for each in (quantizer, loaded):
         torch.manual_seed(4)
         each.after_step(each(latents))
-        states.append(bits(each))
+        states.append(state_bytes(each))
     assert states[0] == states[1]
     assert loaded.step.item() == 4
     assert torch.equal(quantizer.eval()(latents).quantized, loaded.eval()(latents).quantized)
 
 
-def test_zero_latents_and_codes_produce_no_nan(kind: str) -> None:
-    quantizer = make(kind)
+def test_zero_latents_and_codes_give_no_nan(kind: str) -> None:
+    quantizer = build_small(kind)
     learnt = getattr(quantizer, "basis", quantizer.codebook)
     if learnt is not None and kind not in ("fsq", "lfq"):
         with torch.no_grad():
             learnt[3] = 0
-    latents = images()
+    latents = random_latents()
     latents[0] = 0
     latents.requires_grad_()
     out = quantizer(latents)
@@ -132,8 +132,8 @@ def test_zero_latents_and_codes_produce_no_nan(kind: str) -> None:
     assert all(torch.isfinite(p.grad).all() for p in quantizer.parameters() if p.grad is not None)
 
 
-def test_what_says_it_is_capturable_reads_nothing_from_the_device(kind: str, as_if_captured: Any) -> None:
-    quantizer, latents = make(kind), images().requires_grad_()
+def test_capturable_quantizer_reads_nothing_from_device(kind: str, as_if_captured: Any) -> None:
+    quantizer, latents = build_small(kind), random_latents().requires_grad_()
     assert quantizer.capturable
     for _ in range(2):
         with as_if_captured():
@@ -143,8 +143,8 @@ def test_what_says_it_is_capturable_reads_nothing_from_the_device(kind: str, as_
     assert quantizer.step.item() == 2
 
 
-def test_attached_it_counts_its_steps(kind: str) -> None:
-    quantizer, encoder = make(kind), torch.nn.Conv2d(3, DIM, 1)
+def test_attached_quantizer_counts_steps(kind: str) -> None:
+    quantizer, encoder = build_small(kind), torch.nn.Conv2d(3, DIM, 1)
     optimizer = torch.optim.SGD([*encoder.parameters(), *quantizer.parameters()], lr=0.01)
     quantizer.attach(optimizer)
     for _ in range(2):
@@ -155,7 +155,7 @@ def test_attached_it_counts_its_steps(kind: str) -> None:
     assert quantizer.step.item() == 2
 
 
-def test_its_options_stand_in_its_signature_and_its_name_in_the_registry(kind: str) -> None:
+def test_signature_lists_options_and_registry_has_class(kind: str) -> None:
     cls, options = KINDS[kind]
     parameters = inspect.signature(cls).parameters
     assert list(parameters)[:2] == ["dim", "codebook_size"]

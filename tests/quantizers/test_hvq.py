@@ -1,4 +1,4 @@
-"""The stochastic quantizer: softened draws in training, one code in evaluation, dead codes put beside live ones."""
+"""HVQ: relaxed draws in training, one code in evaluation, revival of unused codes."""
 
 import math
 from typing import Any
@@ -11,14 +11,14 @@ from arcvq.functional import gumbel
 from arcvq.quantizers import HVQ, Revival
 
 
-def test_the_authors_defaults() -> None:
+def test_defaults_are_the_authors() -> None:
     config = HVQ(4, 8).config
     assert (config.kl_weight, config.commitment_weight) == (1e-3, 1e-3)
     assert (config.temperature, config.temperature_end, config.evaluation) == (0.667, 0.001, "argmax")
     assert config.revival == Revival(every=20, threshold=0.03, noise=0.01)
 
 
-def test_the_losses_against_plain_float64() -> None:
+def test_losses_equal_float64_formulas() -> None:
     quantizer = HVQ(3, 5, kl_weight=0.7, commitment_weight=0.3).double()
     latents = torch.randn(20, 3, dtype=torch.float64)
     distances = torch.cdist(latents, quantizer.codebook.detach()).square()
@@ -29,13 +29,13 @@ def test_the_losses_against_plain_float64() -> None:
     torch.testing.assert_close(losses["commitment"], 0.3 * (p * distances).sum(dim=1).mean())
 
 
-def test_the_commitment_moves_latents_and_codes() -> None:
+def test_commitment_moves_latents_and_codes() -> None:
     quantizer, latents = HVQ(3, 5), torch.randn(20, 3, requires_grad=True)
     gradients = torch.autograd.grad(quantizer(latents).losses["commitment"], (quantizer.codebook, latents))
     assert all(gradient.abs().max() > 0 for gradient in gradients)
 
 
-def test_the_temperature_falls_in_a_line_and_the_last_draws_are_codes() -> None:
+def test_temperature_falls_linearly_until_draws_are_codes() -> None:
     quantizer = HVQ(3, 5, total_steps=10)
     for step, expected in ((0, 0.667), (5, 0.334), (10, 0.001), (20, 0.001)):
         quantizer.step.fill_(step)
@@ -46,7 +46,7 @@ def test_the_temperature_falls_in_a_line_and_the_last_draws_are_codes() -> None:
 
 
 @pytest.mark.parametrize(("step", "temperature"), [(0, 2.0), (10, 0.05)], ids=["warm", "cold"])
-def test_a_draw_is_a_mixture_at_the_temperature_of_its_step(step: int, temperature: float) -> None:
+def test_training_output_is_mixture_at_step_temperature(step: int, temperature: float) -> None:
     quantizer, latents = HVQ(3, 5, temperature=2.0, temperature_end=0.05, total_steps=10), torch.randn(50, 3)
     quantizer.step.fill_(step)
     torch.manual_seed(7)
@@ -58,7 +58,7 @@ def test_a_draw_is_a_mixture_at_the_temperature_of_its_step(step: int, temperatu
     torch.testing.assert_close(out.quantized, (scores / temperature).softmax(dim=1) @ quantizer.codebook)
 
 
-def test_evaluation_takes_the_nearest_code_or_draws_as_it_is_told() -> None:
+def test_evaluation_option_selects_nearest_code_or_draw() -> None:
     codes, latents = torch.tensor([[0.0], [1.0]]), torch.full((4000, 1), 0.25)
     shares = {}
     for evaluation in ("argmax", "sample"):
@@ -72,48 +72,48 @@ def test_evaluation_takes_the_nearest_code_or_draws_as_it_is_told() -> None:
     assert shares["sample"] == pytest.approx(1 / (1 + math.exp(0.5625 - 0.0625)), abs=0.03)
 
 
-def filled(quantizer: HVQ, taken: list[int]) -> torch.Tensor:
+def set_usage_counts(quantizer: HVQ, taken: list[int]) -> torch.Tensor:
     with torch.no_grad():
         quantizer.usage_counts.copy_(torch.tensor(taken))
     return quantizer.codebook.detach().clone()
 
 
-def no_tokens(quantizer: HVQ) -> Any:
+def output_without_tokens(quantizer: HVQ) -> Any:
     return quantizer(torch.zeros(1, quantizer.dim), torch.zeros(1, dtype=torch.bool))
 
 
-def test_the_least_taken_code_is_put_beside_the_most_taken_when_it_is_time() -> None:
+def test_least_used_code_moves_to_most_used_when_due() -> None:
     quantizer = HVQ(3, 4, revival=Revival(every=2))
-    before = filled(quantizer, [100, 2, 1, 50])
-    quantizer.after_step(no_tokens(quantizer))
+    before = set_usage_counts(quantizer, [100, 2, 1, 50])
+    quantizer.after_step(output_without_tokens(quantizer))
     assert torch.equal(quantizer.codebook.detach(), before)
     assert quantizer.usage_counts.tolist() == [100, 2, 1, 50]
-    quantizer.after_step(no_tokens(quantizer))
+    quantizer.after_step(output_without_tokens(quantizer))
     moved = quantizer.codebook.detach()
-    assert torch.equal(moved[[0, 1, 3]], before[[0, 1, 3]])  # one code a time, though code 1 is as good as dead, too
+    assert torch.equal(moved[[0, 1, 3]], before[[0, 1, 3]])  # one code per step, though code 1 is hardly used, too
     assert 0 < (moved[2] - before[0]).norm() < 0.1
     assert quantizer.usage_counts.tolist() == [0, 0, 0, 0]
 
 
 @pytest.mark.parametrize("revival", [Revival(every=1), Revival(every=1, noise=0.3)], ids=["default", "wide"])
-def test_beside_is_a_normal_draw_with_the_deviation_that_is_said(revival: Revival) -> None:
+def test_revived_code_is_normal_around_most_used_one(revival: Revival) -> None:
     quantizer = HVQ(10_000, 2, revival=revival)
-    before = filled(quantizer, [100, 0])
-    quantizer.after_step(no_tokens(quantizer))
+    before = set_usage_counts(quantizer, [100, 0])
+    quantizer.after_step(output_without_tokens(quantizer))
     away = (quantizer.codebook.detach()[1] - before[0]) / revival.noise
     assert away.mean().item() == pytest.approx(0.0, abs=0.05)
     assert away.std().item() == pytest.approx(1.0, rel=0.05)
     assert (away.abs() < 1).float().mean().item() == pytest.approx(math.erf(math.sqrt(0.5)), abs=0.03)
 
 
-def test_a_code_with_enough_tokens_stays() -> None:
+def test_code_with_enough_tokens_stays() -> None:
     quantizer = HVQ(3, 4, revival=Revival(every=1))
-    before = filled(quantizer, [100, 20, 3, 50])
-    quantizer.after_step(no_tokens(quantizer))
+    before = set_usage_counts(quantizer, [100, 20, 3, 50])
+    quantizer.after_step(output_without_tokens(quantizer))
     assert torch.equal(quantizer.codebook.detach(), before)
 
 
-def test_without_a_revival_nothing_moves() -> None:
+def test_no_code_moves_without_revival() -> None:
     quantizer = HVQ(3, 4, revival=None)
     before = quantizer.codebook.detach().clone()
     for _ in range(25):
@@ -121,7 +121,7 @@ def test_without_a_revival_nothing_moves() -> None:
     assert torch.equal(quantizer.codebook.detach(), before)
 
 
-def test_samp_has_no_place_here() -> None:
+def test_wrong_options_raise() -> None:
     with pytest.raises(ArcvqError, match="unknown option 'arc'"):
         HVQ(3, 4, arc={})
     with pytest.raises(ArcvqError, match="temperatures must be positive"):

@@ -1,4 +1,4 @@
-"""Wrong input raises ArcvqError: one line that names what was wrong."""
+"""Wrong input raises ArcvqError in one line that says what was wrong."""
 
 import inspect
 from collections.abc import Callable
@@ -30,7 +30,7 @@ def message_of(work: Callable[[], Any]) -> str:
         ({}, torch.randn(2, 4), "arc.top_k"),
     ],
 )
-def test_wrong_latents_are_described(options: dict[str, Any], latents: torch.Tensor, message: str) -> None:
+def test_wrong_latents_raise_with_reason(options: dict[str, Any], latents: torch.Tensor, message: str) -> None:
     assert message in message_of(lambda: ArcVQ(4, 8, **options)(latents))
 
 
@@ -45,7 +45,7 @@ def test_wrong_latents_are_described(options: dict[str, Any], latents: torch.Ten
         (lambda: Gaussian(4, weight=-1.0), "weight"),
     ],
 )
-def test_a_negative_weight_is_refused(make: Callable[[], Any], name: str) -> None:
+def test_negative_weight_raises(make: Callable[[], Any], name: str) -> None:
     message = message_of(make)
     assert message.startswith(name)
     assert "-1.0" in message
@@ -54,9 +54,7 @@ def test_a_negative_weight_is_refused(make: Callable[[], Any], name: str) -> Non
 @pytest.mark.parametrize("channel_last", [False, True])
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-def test_latents_that_are_not_finite_are_counted_and_the_first_is_placed(
-    value: float, training: bool, channel_last: bool
-) -> None:
+def test_nonfinite_latents_raise_with_count_and_position(value: float, training: bool, channel_last: bool) -> None:
     latents = torch.randn(2, 3, 5, 4)
     latents[1, 2, 4, 3] = value
     latents[1, 0, 1, 2] = value
@@ -74,7 +72,7 @@ def test_latents_that_are_not_finite_are_counted_and_the_first_is_placed(
         (torch.ones(2, 3, 1, dtype=torch.bool), "torch.bool (2, 3, 1)"),
     ],
 )
-def test_a_wrong_mask_is_described(mask: torch.Tensor, message: str) -> None:
+def test_wrong_mask_raises_with_reason(mask: torch.Tensor, message: str) -> None:
     assert message in message_of(lambda: ArcVQ(4, 8)(torch.randn(2, 4, 3), mask))
 
 
@@ -90,7 +88,7 @@ def test_a_wrong_mask_is_described(mask: torch.Tensor, message: str) -> None:
         ({"heads": 2}, torch.zeros(2, dtype=torch.int64), "(2,)"),
     ],
 )
-def test_wrong_tokens_are_described(options: dict[str, Any], tokens: torch.Tensor, message: str) -> None:
+def test_wrong_tokens_raise_with_reason(options: dict[str, Any], tokens: torch.Tensor, message: str) -> None:
     assert message in message_of(lambda: ArcVQ(4, 8, **options).decode(tokens))
 
 
@@ -122,25 +120,25 @@ def test_wrong_tokens_are_described(options: dict[str, Any], tokens: torch.Tenso
         ({"entropy": {"temperature": 0}}, "entropy: "),
     ],
 )
-def test_wrong_options_are_named_with_what_was_expected(options: dict[str, Any], message: str) -> None:
+def test_wrong_options_raise_with_expectation(options: dict[str, Any], message: str) -> None:
     assert message in message_of(lambda: ArcVQ(**{"dim": 4, "codebook_size": 8, **options}))
 
 
 @pytest.mark.parametrize("option", ["arc", "ball"])
 @pytest.mark.parametrize("cls", [FSQ, HVQ, LFQ, Gaussian, VonMisesFisher])
-def test_samp_is_refused_by_what_has_no_codes_of_its_own_to_choose(cls: type[Quantizer], option: str) -> None:
+def test_samp_options_raise_for_quantizers_without_samp(cls: type[Quantizer], option: str) -> None:
     for value in ({}, None):
         assert message_of(lambda value=value: cls(4, **{option: value})).startswith(f"unknown option '{option}'")
 
 
-def test_options_may_be_plain_mappings_and_numbers_of_other_libraries() -> None:
+def test_options_accept_mappings_and_numpy_numbers() -> None:
     quantizer = ArcVQ(4, numpy.int64(8), arc={"scale": "2e1", "top_k": 2}, commitment_weight=numpy.float32(0.5))
     assert quantizer.config.codebook_size == 8
     assert quantizer.config.arc == Arc(scale=20.0, top_k=2)
     assert quantizer.config.commitment_weight == 0.5
 
 
-def test_the_signature_shows_every_option_with_its_default() -> None:
+def test_signature_shows_options_with_defaults() -> None:
     parameters = inspect.signature(ArcVQ).parameters
     assert list(parameters)[:2] == ["dim", "codebook_size"]
     assert parameters["codebook_size"].default == 512
@@ -149,12 +147,12 @@ def test_the_signature_shows_every_option_with_its_default() -> None:
     assert inspect.signature(VQ).parameters["metric"].default == "euclidean"
 
 
-def test_the_bare_contract_cannot_quantize() -> None:
+def test_base_class_cannot_quantize() -> None:
     with pytest.raises(NotImplementedError):
         Quantizer(4, 8)(torch.randn(5, 4))
 
 
-def test_update_takes_what_the_quantizer_returned() -> None:
+def test_after_step_raises_on_other_types() -> None:
     quantizer = VQ(8, 4)
     with pytest.raises(ArcvqError, match=r"Quantized.*Tensor"):
         quantizer.after_step(quantizer(torch.randn(2, 8, 3)).quantized)  # type: ignore[arg-type]

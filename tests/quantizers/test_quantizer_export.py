@@ -20,13 +20,11 @@ def operators(program: ExportedProgram) -> set[str]:
 
 @pytest.mark.parametrize(
     ("kind", "options", "strict"),
-    [(kind, {}, False) for kind in ONE_OF_EACH if kind != "rotation"]  # which evaluates as vq does
+    [(kind, {}, False) for kind in ONE_OF_EACH if kind != "rotation"]  # same evaluation as vq
     + [(kind, {"heads": 2, "code_dim": 3}, True) for kind in ("arcvq", "hvq", "sq")],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_the_exported_layer_gives_the_same_tokens_at_other_batch_sizes(
-    kind: str, options: dict[str, Any], strict: bool
-) -> None:
+def test_exported_layer_gives_same_tokens_at_other_batch_size(kind: str, options: dict[str, Any], strict: bool) -> None:
     quantizer = build(kind, 4, 8, **options).eval()
     example = (torch.randn(2, 4, 6, 6),)
     program = export(quantizer, example, dynamic_shapes={"latents": {0: Dim("batch")}}, strict=strict)
@@ -39,7 +37,7 @@ def test_the_exported_layer_gives_the_same_tokens_at_other_batch_sizes(
     assert torch.equal(exported.quantized, ours.quantized)
 
 
-def test_an_exported_program_survives_a_file(tmp_path: Any) -> None:
+def test_exported_program_can_be_saved_and_loaded(tmp_path: Any) -> None:
     quantizer = ArcVQ(4, 8).eval()
     latents = torch.randn(2, 4, 3, 3)
     torch.export.save(export(quantizer, (latents,)), tmp_path / "quantizer.pt2")
@@ -47,7 +45,7 @@ def test_an_exported_program_survives_a_file(tmp_path: Any) -> None:
     assert torch.equal(loaded.module()(latents).tokens, quantizer(latents).tokens)
 
 
-def test_decoding_exports_too() -> None:
+def test_decode_can_be_exported() -> None:
     class Decoder(torch.nn.Module):
         def __init__(self, quantizer: VQ) -> None:
             super().__init__()

@@ -1,4 +1,4 @@
-"""Mixed precision: the search and every loss run in float32 on the latents as they came."""
+"""Mixed precision: the search and every loss run in float32 in any precision of the latents."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ HALVES = [torch.bfloat16, torch.float16]
 
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_under_autocast_everything_equals_the_rounded_latents_in_float32(kind: str, dtype: torch.dtype) -> None:
+def test_autocast_output_equals_float32_of_rounded_latents(kind: str, dtype: torch.dtype) -> None:
     space = "raw" if dtype == torch.bfloat16 else "unit"
     quantizer = build(kind, 16, 32, **({"entropy": Entropy(), "loss_space": space} if kind in SEARCHED else {}))
     half = torch.randn(4, 16, *IMAGE).to(dtype)
@@ -26,7 +26,7 @@ def test_under_autocast_everything_equals_the_rounded_latents_in_float32(kind: s
     assert inside.quantized.dtype == dtype
     assert all(term.dtype == torch.float32 for term in inside.losses.values())
     if kind in (*CONTINUOUS, "fsq", "lfq"):
-        return  # a linear map of theirs meets the latents first, and autocast does with it as it likes
+        return  # their linear layer runs first, in autocast's precision
     assert torch.equal(inside.tokens, outside.tokens)
     assert torch.equal(inside.quantized, outside.quantized.to(dtype))
     for name, term in outside.losses.items():
@@ -35,7 +35,7 @@ def test_under_autocast_everything_equals_the_rounded_latents_in_float32(kind: s
 
 
 @pytest.mark.parametrize("dtype", [*HALVES, torch.float64])
-def test_quantized_has_the_latents_dtype_and_is_the_decoded_tokens(dtype: torch.dtype) -> None:
+def test_quantized_has_latents_dtype_and_equals_decoded_tokens(dtype: torch.dtype) -> None:
     quantizer = ArcVQ(4, 8)
     out = quantizer(torch.randn(2, 4, 3, 3).to(dtype))
     assert out.quantized.dtype == dtype
@@ -44,9 +44,7 @@ def test_quantized_has_the_latents_dtype_and_is_the_decoded_tokens(dtype: torch.
 
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("options", [{"code_dim": 3}, {"heads": 2, "code_dim": 3}], ids=["projected", "heads"])
-def test_a_projection_under_autocast_decodes_to_the_bit_under_the_same_autocast(
-    dtype: torch.dtype, options: dict[str, Any]
-) -> None:
+def test_projected_layer_decodes_to_same_bits_under_autocast(dtype: torch.dtype, options: dict[str, Any]) -> None:
     quantizer = ArcVQ(4, 8, **options)
     with torch.autocast("cpu", dtype):
         out = quantizer(torch.randn(2, 4, 3, 3))
@@ -56,7 +54,7 @@ def test_a_projection_under_autocast_decodes_to_the_bit_under_the_same_autocast(
 
 
 @pytest.mark.parametrize("dtype", HALVES)
-def test_gradients_reach_half_precision_latents_and_the_float32_codebook(dtype: torch.dtype) -> None:
+def test_gradients_reach_half_precision_latents_and_float32_codebook(dtype: torch.dtype) -> None:
     quantizer = ArcVQ(4, 8)
     latents = torch.randn(30, 4).to(dtype).requires_grad_()
     with torch.autocast("cpu", dtype):
@@ -68,7 +66,7 @@ def test_gradients_reach_half_precision_latents_and_the_float32_codebook(dtype: 
     assert quantizer.codebook.grad.dtype == torch.float32
 
 
-def test_the_matmul_precision_switch_changes_no_token_and_no_loss() -> None:
+def test_matmul_precision_switch_changes_no_token_and_no_loss() -> None:
     quantizer = ArcVQ(64, 256, entropy=Entropy())
     latents = torch.randn(8, 64, 8, 8)
     before = torch.get_float32_matmul_precision()

@@ -1,4 +1,4 @@
-"""Two processes are one batch: gradients, codebooks and statistics, however the tokens are split."""
+"""Two processes give the gradients, codebooks and statistics of one batch, for any split of the tokens."""
 
 from pathlib import Path
 from typing import Any
@@ -38,14 +38,14 @@ SCENARIOS: dict[str, tuple[type[Quantizer], dict[str, Any], list[int], list[bool
     "restart": (ArcVQ, {**EVERYTHING, "restart": RESTART}, [14, 6], [False, False], True),
     "restart, update in eval mode": (ArcVQ, {**EVERYTHING, "restart": RESTART}, [14, 6], [False, False], False),
 }
-# Every kind, on uneven shards, padded in one process only; and with a process that has no token at all.
+# Every kind on uneven shards, padded in one process only; two also with a process without tokens.
 for kind, (cls, options) in KINDS.items():
     if kind in ANY_NUMBER and kind not in ("vq", "arcvq"):
         SCENARIOS[kind] = (cls, options, [13, 7], [True, False], True)
 SCENARIOS |= {f"{kind}, one empty": (*KINDS[kind], [20, 0], [False, False], True) for kind in ("emavq", "cvq closest")}
 RESTARTED = [name for name in SCENARIOS if name.startswith("restart")]
 RANDOM = [*RESTARTED, *DRAWING]
-# Those that draw in training: of their own losses one that no noise enters is compared, on even shares of whole images.
+# Kinds that draw in training, and their loss that does not depend on the noise; it is compared on whole images.
 NOISELESS = {"hvq": "kl", "sq": "entropy", "gaussian": "divergence", "vmf": "divergence"}
 
 
@@ -69,12 +69,12 @@ def whole_batch(step: int, masked: list[bool], sizes: list[int]) -> tuple[Tensor
 
 
 def train(name: str, rank: int | None) -> dict[str, Any]:
-    """Two steps of a scenario: as one of two processes, or alone with the whole batch."""
+    """Train two steps of a scenario, as one of two processes or alone with the whole batch."""
     cls, options, sizes, masked, training_mode = SCENARIOS[name]
     model = Model(cls, options)
     wrapped = model if rank is None else DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    torch.manual_seed(1000 + (rank or 0))  # processes draw different random numbers, as real ones may
+    torch.manual_seed(1000 + (rank or 0))  # processes draw different random numbers
     result: dict[str, Any] = {"gradients": [], "stats": []}
     for step in range(STEPS):
         images, mask = whole_batch(step, masked, sizes)
@@ -99,8 +99,8 @@ def train(name: str, rank: int | None) -> dict[str, Any]:
     return result
 
 
-def own_loss(kind: str, rank: int | None) -> dict[str, Any]:
-    """The gradients and statistics of one forward pass of a quantizer that draws."""
+def stochastic_loss(kind: str, rank: int | None) -> dict[str, Any]:
+    """The gradients and statistics of one forward pass of a quantizer that draws in training."""
     cls, options = KINDS[kind]
     whole, masked = [13, 7], [kind in ANY_NUMBER, False]
     if kind not in ANY_NUMBER:
@@ -118,20 +118,20 @@ def own_loss(kind: str, rank: int | None) -> dict[str, Any]:
     return {"gradients": {k: p.grad.clone() for k, p in model.named_parameters() if p.grad is not None}, "stats": stats}
 
 
-def drawn_anchors(rank: int) -> Tensor:
-    """Where 4,000 equal codes go when each draws one of six latents, three of each process."""
+def sampled_anchors(rank: int) -> Tensor:
+    """The codes after 4,000 equal ones sampled their anchors from six latents, three in each process."""
     quantizer = CVQ(2, 4000, anchor="probrandom")
     with torch.no_grad():
         quantizer.codebook.copy_(torch.tensor([1.0, 0.0]))
     quantizer.after_step(quantizer(LATENTS.chunk(2)[rank]))
-    return quantizer.codebook.detach()[1:]  # the first took all tokens, and stays
+    return quantizer.codebook.detach()[1:]  # the first has all tokens, and stays
 
 
 def worker(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
     results: dict[str, Any] = {name: train(name, rank) for name in SCENARIOS}
-    results["stochastic"] = {name: own_loss(name, rank) for name in STOCHASTIC}
+    results["stochastic"] = {name: stochastic_loss(name, rank) for name in STOCHASTIC}
 
     torch.manual_seed(rank)  # different codebooks and different latents, until the first process's centres arrive
     start = VQ(4, 16, init="kmeans")
@@ -141,10 +141,10 @@ def worker(rank: int, folder: str) -> None:
     balanced.init_from_latents_(torch.randn(60, 8))
     results["balanced"] = balanced.state_dict()
 
-    torch.manual_seed(3)  # the same on both, as a loop that seeds its processes alike has it
-    results["anchors"] = drawn_anchors(rank)
+    torch.manual_seed(3)  # the same on both, as in a loop that seeds all processes equally
+    results["anchors"] = sampled_anchors(rank)
 
-    # Evaluation waits for nobody: only one process evaluates.
+    # Evaluation waits for no other process: only one evaluates.
     if rank == 0:
         for kind in ANY_NUMBER:
             Model(*KINDS[kind]).eval()(torch.randn(9, 6), None)
@@ -160,9 +160,11 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", [name for name in SCENARIOS if name not in STOCHASTIC])
-def test_gradients_are_those_of_one_process_with_the_whole_batch(name: str, ranks: list[dict[str, Any]]) -> None:
+def test_gradients_equal_one_process(name: str, ranks: list[dict[str, Any]]) -> None:
     alone = train(name, None)
-    steps = 1 if name in RANDOM else STEPS  # a restart draws at random: after it the codebooks differ from the lone one
+    steps = (
+        1 if name in RANDOM else STEPS
+    )  # a restart draws at random: afterwards codebooks differ from those of one process
     for step in range(steps):
         expected = alone["gradients"][step]
         assert expected.keys() >= {"encoder.weight", "encoder.bias"}
@@ -175,7 +177,7 @@ def test_gradients_are_those_of_one_process_with_the_whole_batch(name: str, rank
 
 
 @pytest.mark.parametrize("name", [name for name in SCENARIOS if name not in STOCHASTIC])
-def test_statistics_are_those_of_the_whole_batch(name: str, ranks: list[dict[str, Any]]) -> None:
+def test_statistics_equal_one_process(name: str, ranks: list[dict[str, Any]]) -> None:
     expected = train(name, None)["stats"][0]
     assert "perplexity" in expected
     for rank in ranks:
@@ -184,7 +186,7 @@ def test_statistics_are_those_of_the_whole_batch(name: str, ranks: list[dict[str
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_after_two_steps_all_processes_hold_the_same_state(name: str, ranks: list[dict[str, Any]]) -> None:
+def test_all_processes_have_same_state_after_two_steps(name: str, ranks: list[dict[str, Any]]) -> None:
     first, second = (rank[name]["state"] for rank in ranks)
     assert first["step"].item() == STEPS
     for key, value in first.items():
@@ -192,22 +194,22 @@ def test_after_two_steps_all_processes_hold_the_same_state(name: str, ranks: lis
 
 
 @pytest.mark.parametrize("name", [name for name in SCENARIOS if name not in RANDOM])
-def test_after_two_steps_the_state_is_that_of_one_process(name: str, ranks: list[dict[str, Any]]) -> None:
+def test_state_after_two_steps_equals_one_process(name: str, ranks: list[dict[str, Any]]) -> None:
     for key, value in train(name, None)["state"].items():
         torch.testing.assert_close(ranks[0][name]["state"][key], value, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", RESTARTED)
-def test_a_restart_moved_codes_in_this_scenario(name: str, ranks: list[dict[str, Any]]) -> None:
+def test_restart_scenario_moves_codes(name: str, ranks: list[dict[str, Any]]) -> None:
     moved = ranks[0][name]["state"]["codebook"]
     without = ranks[0]["everything, uneven"]["state"]["codebook"]
     assert ((moved - without).norm(dim=1) > 0.2).any()
 
 
 @pytest.mark.parametrize("kind", STOCHASTIC)
-def test_the_own_losses_of_those_that_draw_are_of_the_whole_batch(kind: str, ranks: list[dict[str, Any]]) -> None:
-    alone = own_loss(kind, None)
-    drawn = ("perplexity", "usage") if kind == "hvq" else ()  # of tokens that are drawn
+def test_losses_of_stochastic_quantizers_equal_one_process(kind: str, ranks: list[dict[str, Any]]) -> None:
+    alone = stochastic_loss(kind, None)
+    drawn = ("perplexity", "usage") if kind == "hvq" else ()  # statistics of drawn tokens
     for rank in ranks:
         ours = rank["stochastic"][kind]
         for key, gradient in alone["gradients"].items():
@@ -217,20 +219,20 @@ def test_the_own_losses_of_those_that_draw_are_of_the_whole_batch(kind: str, ran
     assert alone["gradients"]["encoder.weight"].norm() > 1e-6
 
 
-def test_a_drawn_anchor_comes_from_all_processes_though_they_draw_alike(ranks: list[dict[str, Any]]) -> None:
+def test_sampled_anchors_come_from_all_processes(ranks: list[dict[str, Any]]) -> None:
     codes = ranks[0]["anchors"]
     assert torch.equal(ranks[1]["anchors"], codes)
     share = torch.bincount(torch.cdist(codes, LATENTS).argmin(dim=1), minlength=6) / len(codes)
-    cosines = LATENTS[:, 0] / LATENTS.norm(dim=1)  # with the code that all of them were
+    cosines = LATENTS[:, 0] / LATENTS.norm(dim=1)  # with the initial code of all
     torch.testing.assert_close(share, cosines.softmax(dim=0), rtol=0, atol=0.03)
 
 
-def test_a_balanced_start_is_the_first_processs(ranks: list[dict[str, Any]]) -> None:
+def test_balanced_init_is_that_of_first_process(ranks: list[dict[str, Any]]) -> None:
     for key in ("project_in.weight", "project_in.bias"):
         assert torch.equal(ranks[1]["balanced"][key], ranks[0]["balanced"][key]), key
 
 
-def test_a_k_means_start_is_the_first_processs(ranks: list[dict[str, Any]]) -> None:
+def test_kmeans_init_is_that_of_first_process(ranks: list[dict[str, Any]]) -> None:
     assert torch.equal(ranks[0]["k-means"]["codebook"], ranks[1]["k-means"]["codebook"])
     torch.manual_seed(0)
     alone = VQ(4, 16, init="kmeans")

@@ -1,4 +1,4 @@
-"""forward changes nothing; after_step changes what it should, within the bound."""
+"""forward changes nothing; after_step keeps codes in the ball."""
 
 import copy
 from typing import Any
@@ -19,7 +19,7 @@ EVERYTHING: dict[str, Any] = {
 }
 
 
-def bits(quantizer: Quantizer) -> dict[str, bytes]:
+def state_bytes(quantizer: Quantizer) -> dict[str, bytes]:
     return {name: value.numpy().tobytes() for name, value in quantizer.state_dict().items()}
 
 
@@ -27,19 +27,19 @@ def bits(quantizer: Quantizer) -> dict[str, bytes]:
 @pytest.mark.parametrize("options", [{}, EVERYTHING], ids=["defaults", "everything"])
 def test_forward_and_backward_change_no_parameter_and_no_buffer(options: dict[str, Any], training: bool) -> None:
     quantizer = ArcVQ(4, 8, **options).train(training)
-    before, random = bits(quantizer), torch.get_rng_state()
+    before, random = state_bytes(quantizer), torch.get_rng_state()
     out = quantizer(torch.randn(2, 4, 5, 5, requires_grad=True))
     drawn = torch.get_rng_state()
     (out.loss + out.quantized.sum()).backward()
     quantizer.decode(out.tokens)
-    assert bits(quantizer) == before
+    assert state_bytes(quantizer) == before
     torch.set_rng_state(random)
     torch.randn(2, 4, 5, 5)
     assert torch.equal(torch.get_rng_state(), drawn), "forward drew random numbers"
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if "samp" in kind])
-def test_the_ball_holds_whatever_moves_the_codes(kind: str) -> None:
+def test_codes_stay_in_ball_for_every_samp_quantizer(kind: str) -> None:
     quantizer = build(kind, 4, 16)
     optimizer = torch.optim.SGD([*quantizer.parameters(), torch.nn.Parameter(torch.zeros(1))], lr=20.0)
     on_the_sphere = 0
@@ -57,20 +57,20 @@ def test_the_ball_holds_whatever_moves_the_codes(kind: str) -> None:
     assert on_the_sphere > 10
 
 
-def test_the_same_latents_give_the_same_output() -> None:
+def test_same_latents_give_same_output() -> None:
     quantizer, latents = ArcVQ(4, 8, **EVERYTHING), torch.randn(2, 4, 5, 5)
     first, second = quantizer(latents), quantizer(latents)
     assert torch.equal(first.tokens, second.tokens)
     assert torch.equal(first.loss, second.loss)
 
 
-def test_a_record_holds_no_graph() -> None:
+def test_update_inputs_hold_no_graph() -> None:
     record = ArcVQ(4, 8)(torch.randn(6, 4, requires_grad=True)).update_inputs
     assert not record.latents.requires_grad
     assert not record.tokens.requires_grad
 
 
-def test_after_every_step_all_codes_lie_within_the_ball_of_that_step() -> None:
+def test_codes_lie_in_growing_ball_after_each_step() -> None:
     quantizer = ArcVQ(4, 16, ball=Ball(alpha=0.01))
     optimizer = torch.optim.SGD(quantizer.parameters(), lr=20.0)
     clipped = 0
@@ -93,7 +93,7 @@ def test_after_every_step_all_codes_lie_within_the_ball_of_that_step() -> None:
     assert clipped > 0
 
 
-def test_a_ball_that_does_not_grow_keeps_all_codes_within_one() -> None:
+def test_constant_ball_keeps_norms_at_most_one() -> None:
     quantizer = ArcVQ(4, 16, ball=Ball(alpha=0.0))
     optimizer = torch.optim.SGD(quantizer.parameters(), lr=20.0)
     for _ in range(20):
@@ -105,23 +105,23 @@ def test_a_ball_that_does_not_grow_keeps_all_codes_within_one() -> None:
     assert quantizer.codebook.detach().double().norm(dim=1).max() <= 1 + 1e-6
 
 
-def test_evaluation_does_not_bound_a_codebook_that_lies_outside() -> None:
+def test_evaluation_does_not_bound_codes() -> None:
     quantizer = ArcVQ(4, 8).eval()
     with torch.no_grad():
         quantizer.codebook.mul_(100)
-    before = bits(quantizer)
+    before = state_bytes(quantizer)
     quantizer(torch.randn(2, 4, 3, 3))
-    assert bits(quantizer) == before
+    assert state_bytes(quantizer) == before
 
 
-def test_at_step_zero_the_ball_has_radius_one_and_the_arc_weight_is_its_start() -> None:
+def test_radius_and_weight_at_step_zero() -> None:
     out = ArcVQ(4, 8, arc=Arc(weight=0.7))(torch.randn(2, 4, 3, 3))
     assert out.stats["ball_radius"].item() == 1.0
     assert out.stats["arc_weight"].item() == pytest.approx(0.7, abs=1e-7)
     torch.testing.assert_close(out.losses["arc"], 0.7 * out.stats["arc_loss"])
 
 
-def test_a_zero_code_and_a_zero_latent_produce_no_nan() -> None:
+def test_zero_code_and_zero_latent_give_no_nan() -> None:
     quantizer = ArcVQ(4, 8, entropy=Entropy(), restart=Restart())
     with torch.no_grad():
         quantizer.codebook[3] = 0
@@ -137,7 +137,7 @@ def test_a_zero_code_and_a_zero_latent_produce_no_nan() -> None:
     assert torch.isfinite(quantizer.codebook.grad).all()
 
 
-def test_selection_does_not_see_the_norms_of_codes_or_latents() -> None:
+def test_tokens_do_not_depend_on_norms() -> None:
     quantizer, latents = ArcVQ(4, 32).eval(), torch.randn(200, 4)
     tokens = quantizer(latents).tokens
     with torch.no_grad():
@@ -145,7 +145,7 @@ def test_selection_does_not_see_the_norms_of_codes_or_latents() -> None:
     assert torch.equal(quantizer(latents * (torch.rand(200, 1) * 100 + 0.01)).tokens, tokens)
 
 
-def test_the_arc_loss_gives_the_codebook_no_gradient_and_the_latents_an_orthogonal_one() -> None:
+def test_arc_loss_gradient_is_orthogonal_and_only_for_latents() -> None:
     quantizer, latents = ArcVQ(4, 8), torch.randn(40, 4, requires_grad=True)
     arc = quantizer(latents).losses["arc"]
     codebook, gradient = torch.autograd.grad(arc, (quantizer.codebook, latents), allow_unused=True)
@@ -154,7 +154,7 @@ def test_the_arc_loss_gives_the_codebook_no_gradient_and_the_latents_an_orthogon
     assert (gradient * latents).sum(dim=1).abs().max() < 1e-6
 
 
-def test_the_gradient_of_quantized_reaches_the_latents_unchanged_and_no_code() -> None:
+def test_gradient_of_quantized_reaches_only_latents_unchanged() -> None:
     quantizer, latents = VQ(4, 8), torch.randn(3, 4, 2, 2, requires_grad=True)
     upstream = torch.randn(3, 4, 2, 2)
     quantizer(latents).quantized.backward(upstream)
@@ -162,7 +162,7 @@ def test_the_gradient_of_quantized_reaches_the_latents_unchanged_and_no_code() -
     assert quantizer.codebook.grad is None
 
 
-def test_the_hand_case_of_one_dimension() -> None:
+def test_one_dimension_equals_hand_computed_values() -> None:
     quantizer = VQ(1, 2).double()
     with torch.no_grad():
         quantizer.codebook.copy_(torch.tensor([[-1.0], [1.0]]))
@@ -172,14 +172,14 @@ def test_the_hand_case_of_one_dimension() -> None:
     assert out.loss.item() == pytest.approx(1.25 * 0.64, abs=1e-6)
 
 
-def test_latents_that_lie_on_codes_find_them_and_cost_nothing() -> None:
+def test_latents_equal_to_codes_give_zero_loss() -> None:
     quantizer = VQ(4, 8, init="normal")
     out = quantizer(quantizer.codebook.detach().clone())
     assert out.tokens.tolist() == list(range(8))
     assert out.loss.item() == 0.0
 
 
-def test_saved_and_loaded_it_gives_the_same_tokens_and_the_same_time(tmp_path: Any) -> None:
+def test_loaded_quantizer_gives_same_tokens_and_step(tmp_path: Any) -> None:
     quantizer = ArcVQ(4, 8, **EVERYTHING)
     for _ in range(3):
         quantizer.after_step(quantizer(torch.randn(2, 4, 3, 3)))
@@ -187,7 +187,7 @@ def test_saved_and_loaded_it_gives_the_same_tokens_and_the_same_time(tmp_path: A
     torch.manual_seed(99)
     loaded = ArcVQ(4, 8, **EVERYTHING)
     loaded.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
-    assert bits(loaded) == bits(quantizer)
+    assert state_bytes(loaded) == state_bytes(quantizer)
     latents = torch.randn(2, 4, 3, 3)
     ours, theirs = quantizer.eval()(latents), loaded.eval()(latents)
     assert torch.equal(ours.tokens, theirs.tokens)
@@ -195,7 +195,7 @@ def test_saved_and_loaded_it_gives_the_same_tokens_and_the_same_time(tmp_path: A
     assert loaded.step.item() == 3
 
 
-def test_a_deep_copy_goes_its_own_way() -> None:
+def test_deep_copy_is_independent() -> None:
     quantizer = ArcVQ(4, 8)
     twin = copy.deepcopy(quantizer)
     twin.after_step(twin(torch.randn(6, 4)))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from every_quantizer import ANY_NUMBER, CONTINUOUS, ONE_OF_EACH, SEARCHED, STOCHASTIC, build, takes
+from every_quantizer import ANY_NUMBER, CONTINUOUS, ONE_OF_EACH, SEARCHED, STOCHASTIC, accepts, build
 
 from arcvq import VQ, ArcVQ, Quantized
 
@@ -16,12 +16,12 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "projected": {"code_dim": 5},
     "heads and projected": {"heads": 3, "code_dim": 4},
 }
-# Kinds, each with the options that it takes.
+# Kinds, each with the options that it accepts.
 VARIANTS = {
     f"{kind}, {name}": (kind, options)
     for kind in ANY_NUMBER
     for name, options in OPTIONS.items()
-    if takes(kind, options)
+    if accepts(kind, options)
 }
 SPATIAL = {"vectors": (), "sequence": (7,), "image": (3, 5), "video": (2, 3, 4)}
 
@@ -29,7 +29,7 @@ SPATIAL = {"vectors": (), "sequence": (7,), "image": (3, 5), "video": (2, 3, 4)}
 @pytest.mark.parametrize("channel_last", [False, True], ids=["channel first", "channel last"])
 @pytest.mark.parametrize("spatial", SPATIAL.values(), ids=SPATIAL.keys())
 @pytest.mark.parametrize("variant", [name for name, (kind, _) in VARIANTS.items() if kind in ONE_OF_EACH])
-def test_shapes_and_decoding_hold_in_every_layout(variant: str, spatial: tuple[int, ...], channel_last: bool) -> None:
+def test_every_layout_has_right_shapes_and_decodes(variant: str, spatial: tuple[int, ...], channel_last: bool) -> None:
     kind, options = VARIANTS[variant]
     for training, masked in product((True, False), repeat=2):
         quantizer = build(kind, 12, 16, channel_last=channel_last, **options).train(training)
@@ -55,7 +55,7 @@ def test_shapes_and_decoding_hold_in_every_layout(variant: str, spatial: tuple[i
             assert (rows[mask] != 0).any()
 
 
-def test_an_output_unpacks_as_quantized_tokens_and_loss() -> None:
+def test_output_unpacks_as_quantized_tokens_loss() -> None:
     out = ArcVQ(4, 6)(torch.randn(2, 4, 3, 3))
     quantized, tokens, loss = out
     assert isinstance(out, Quantized)
@@ -64,13 +64,13 @@ def test_an_output_unpacks_as_quantized_tokens_and_loss() -> None:
     assert loss is out.loss
 
 
-def test_the_loss_is_the_sum_of_its_named_terms() -> None:
+def test_loss_is_sum_of_named_losses() -> None:
     out = ArcVQ(4, 6)(torch.randn(2, 4, 3, 3))
     assert set(out.losses) == {"codebook", "commitment", "arc"}
     torch.testing.assert_close(out.loss, sum(out.losses.values()))
 
 
-def test_channel_last_is_channel_first_with_the_channel_moved() -> None:
+def test_channel_last_equals_channel_first() -> None:
     torch.manual_seed(1)
     first = ArcVQ(4, 6)
     torch.manual_seed(1)
@@ -84,7 +84,7 @@ def test_channel_last_is_channel_first_with_the_channel_moved() -> None:
 
 @pytest.mark.parametrize("masked", [False, True], ids=["whole", "masked"])
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
-def test_quantized_latents_lie_in_memory_as_the_latents_do(options: dict[str, Any], masked: bool) -> None:
+def test_quantized_keeps_memory_format_of_latents(options: dict[str, Any], masked: bool) -> None:
     quantizer = ArcVQ(12, 11, **options)
     latents, mask = torch.randn(6, 12, 3, 5), torch.rand(6, 3, 5) > 0.4 if masked else None
     outputs = []
@@ -96,11 +96,11 @@ def test_quantized_latents_lie_in_memory_as_the_latents_do(options: dict[str, An
         outputs.append((out.quantized, out.tokens, out.loss, leaf.grad))
     for one, other in zip(*outputs):
         torch.testing.assert_close(one, other)
-    if not options:  # rows are a view: nothing is copied on the way in
+    if not options:  # rows are a view: the latents are not copied
         assert out.update_inputs.latents.data_ptr() == leaf.data_ptr() or masked
 
 
-def test_heads_share_one_codebook_over_equal_parts_of_a_vector() -> None:
+def test_heads_share_one_codebook() -> None:
     quantizer = VQ(6, 9, heads=3, init="normal")
     plain = VQ(2, 9, init="normal")
     plain.load_state_dict(quantizer.state_dict())
@@ -111,7 +111,7 @@ def test_heads_share_one_codebook_over_equal_parts_of_a_vector() -> None:
     assert torch.equal(out.quantized.reshape(15, 2), parts.quantized)
 
 
-def test_the_decoder_gets_the_raw_code() -> None:
+def test_quantized_is_raw_code() -> None:
     quantizer = ArcVQ(4, 6)
     with torch.no_grad():
         quantizer.codebook.mul_(torch.arange(1.0, 7.0).unsqueeze(1))
@@ -120,7 +120,7 @@ def test_the_decoder_gets_the_raw_code() -> None:
 
 
 @pytest.mark.parametrize("kind", ANY_NUMBER)
-def test_masked_positions_change_no_loss_and_no_statistic(kind: str) -> None:
+def test_padding_changes_no_loss_and_no_statistic(kind: str) -> None:
     options = {"entropy": {"weight": 0.1, "temperature": 0.5}} if kind in SEARCHED else {}
     quantizer = build(kind, 4, 8, channel_last=True, **options).train(kind not in STOCHASTIC)
     latents, mask = torch.randn(3, 10, 4), torch.rand(3, 10) > 0.5
@@ -134,8 +134,8 @@ def test_masked_positions_change_no_loss_and_no_statistic(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ANY_NUMBER)
-def test_what_stands_at_a_masked_position_does_not_matter_even_when_it_is_not_a_number(kind: str) -> None:
-    quantizer = build(kind, 4, 8, channel_last=True, **({"code_dim": 3} if takes(kind, {"code_dim": 3}) else {}))
+def test_nan_at_padding_changes_nothing(kind: str) -> None:
+    quantizer = build(kind, 4, 8, channel_last=True, **({"code_dim": 3} if accepts(kind, {"code_dim": 3}) else {}))
     latents, mask = torch.randn(3, 10, 4), torch.rand(3, 10) > 0.5
     spoilt = torch.where(mask.unsqueeze(-1), latents, float("nan")).requires_grad_()
     random = torch.get_rng_state()
@@ -148,13 +148,13 @@ def test_what_stands_at_a_masked_position_does_not_matter_even_when_it_is_not_a_
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32])
-def test_tokens_of_any_whole_dtype_decode(dtype: torch.dtype) -> None:
+def test_tokens_of_any_integer_dtype_decode(dtype: torch.dtype) -> None:
     quantizer = VQ(4, 6)
     tokens = torch.randint(0, 6, (2, 3, 3))
     assert torch.equal(quantizer.decode(tokens.to(dtype)), quantizer.decode(tokens))
 
 
-def test_padding_decodes_to_zeros_also_behind_a_projection() -> None:
+def test_padding_decodes_to_zeros_with_projection() -> None:
     decoded = VQ(4, 6, code_dim=3).decode(torch.tensor([[0, -1], [-1, 5]]))
     rows = decoded.movedim(1, -1)
     assert torch.equal(rows[0, 1], torch.zeros(4))
@@ -162,7 +162,7 @@ def test_padding_decodes_to_zeros_also_behind_a_projection() -> None:
     assert (rows[0, 0] != 0).all()
 
 
-def test_one_code_takes_every_token() -> None:
+def test_single_code_has_every_token() -> None:
     out = ArcVQ(4, 1)(torch.randn(9, 4))
     assert torch.equal(out.tokens, torch.zeros(9, dtype=torch.int64))
     assert out.stats["perplexity"].item() == 1.0
@@ -170,7 +170,7 @@ def test_one_code_takes_every_token() -> None:
 
 @pytest.mark.parametrize("variant", [name for name in VARIANTS if "arc" not in name and "samp" not in name])
 @pytest.mark.parametrize("shape", [(0, 12, 3, 5), (2, 12, 0)])
-def test_a_batch_of_nothing_goes_through_and_moves_no_code(shape: tuple[int, ...], variant: str) -> None:
+def test_empty_batch_works_and_moves_no_code(shape: tuple[int, ...], variant: str) -> None:
     kind, options = VARIANTS[variant]
     quantizer = build(kind, 12, 16, **options)
     before = copy.deepcopy(quantizer.state_dict())
@@ -186,7 +186,7 @@ def test_a_batch_of_nothing_goes_through_and_moves_no_code(shape: tuple[int, ...
 
 @pytest.mark.parametrize("variant", [name for name, (kind, _) in VARIANTS.items() if kind in ONE_OF_EACH])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-def test_latents_of_any_float_type_come_back_in_it(dtype: torch.dtype, variant: str) -> None:
+def test_quantized_has_dtype_of_latents(dtype: torch.dtype, variant: str) -> None:
     kind, options = VARIANTS[variant]
     quantizer = build(kind, 12, 16, **options)
     out = quantizer(torch.randn(2, 12, 3, dtype=dtype))

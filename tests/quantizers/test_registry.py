@@ -1,4 +1,4 @@
-"""Quantizers by kind: from plain mappings and back, and kinds of one's own."""
+"""Quantizers by kind: building from mappings and back, and registering own classes."""
 
 import json
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ def build_quantizer(kind: str, dim: int, options: dict[str, Any]) -> Quantizer:
 
 
 @pytest.mark.parametrize("name", QUANTIZERS)
-def test_a_kind_leads_to_its_class_and_back(name: str) -> None:
+def test_kind_maps_to_class_and_back(name: str) -> None:
     continuous = QUANTIZERS.config(name)().codebook_size == 0
     quantizer = build_quantizer(name, 4, {} if continuous else {"codebook_size": 8})
     assert type(quantizer) is QUANTIZERS[name]
@@ -36,7 +36,7 @@ def test_a_kind_leads_to_its_class_and_back(name: str) -> None:
     assert quantizer.config.codebook_size == (0 if continuous else 8)
 
 
-def test_a_plain_mapping_fills_every_nested_option() -> None:
+def test_mapping_sets_nested_options() -> None:
     config = build_quantizer("arcvq", 4, OPTIONS).config
     assert config.arc == Arc(scale=20.0, margin=0.2, schedule="adaptive")
     assert config.ball == Ball(alpha=1e-3)
@@ -48,7 +48,7 @@ def test_a_plain_mapping_fills_every_nested_option() -> None:
 @pytest.mark.parametrize("name", QUANTIZERS)
 @pytest.mark.parametrize("options", [{}, OPTIONS], ids=["defaults", "options"])
 @pytest.mark.parametrize("write", [json.dumps, yaml.safe_dump], ids=["json", "yaml"])
-def test_a_configuration_written_down_builds_the_same_quantizer(name: str, options: dict[str, Any], write: Any) -> None:
+def test_written_config_builds_same_quantizer(name: str, options: dict[str, Any], write: Any) -> None:
     known = QUANTIZERS.config(name).__dataclass_fields__
     if QUANTIZERS.config(name)().codebook_size:
         options = {k: v for k, v in options.items() if k in known and (name, k) != ("simvq", "restart")}
@@ -64,7 +64,7 @@ def test_a_configuration_written_down_builds_the_same_quantizer(name: str, optio
     assert torch.equal(first.eval()(latents).loss, second.eval()(latents).loss)
 
 
-def test_null_switches_a_part_off() -> None:
+def test_null_switches_option_off() -> None:
     quantizer = build_quantizer("arcvq", 4, {"arc": None, "ball": None})
     assert quantizer.config.arc is None
     assert set(quantizer(torch.randn(9, 4)).losses) == {"codebook", "commitment"}
@@ -82,7 +82,7 @@ def test_null_switches_a_part_off() -> None:
         ("vq", {"codebook_size": None}, "quantizer.codebook_size: expected a number, got None"),
     ],
 )
-def test_wrong_names_and_options_are_answered_in_one_line(name: str, options: dict[str, Any], message: str) -> None:
+def test_wrong_names_and_options_raise_one_line(name: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ArcvqError) as raised:
         build_quantizer(name, 4, options)
     assert message in str(raised.value)
@@ -95,18 +95,18 @@ class NearestConfig(VQConfig):
 
 
 class Nearest(VQ):
-    """A quantizer of one's own."""
+    """A quantizer outside the package."""
 
     Config = NearestConfig
 
 
-def registry() -> Registry[Quantizer]:
+def copy_of_registry() -> Registry[Quantizer]:
     """A copy, so that the package's own stays as it is."""
     return Registry("quantizer", {kind: QUANTIZERS[kind] for kind in QUANTIZERS})
 
 
-def test_a_registered_quantizer_is_built_from_its_own_config() -> None:
-    quantizers = registry()
+def test_registered_quantizer_is_built_from_its_config() -> None:
+    quantizers = copy_of_registry()
     quantizers.register("nearest", Nearest)
     config = parse(quantizers.config("nearest"), {"codebook_size": 8, "shift": 2})
     quantizer = quantizers.build(config, 4)
@@ -116,29 +116,29 @@ def test_a_registered_quantizer_is_built_from_its_own_config() -> None:
     assert quantizer(torch.randn(6, 4)).tokens.shape == (6,)
 
 
-def test_a_second_class_under_the_same_name_is_refused() -> None:
-    quantizers = registry()
+def test_registering_same_name_twice_raises() -> None:
+    quantizers = copy_of_registry()
     quantizers.register("nearest", Nearest)
     with pytest.raises(ArcvqError, match="quantizer 'nearest' is already registered"):
         quantizers.register("nearest", Nearest)
     assert quantizers["nearest"] is Nearest
 
 
-def test_a_class_with_another_ones_config_is_refused() -> None:
-    class Heir(VQ):
+def test_registering_class_with_shared_config_raises() -> None:
+    class Subclass(VQ):
         pass
 
-    quantizers = registry()
-    with pytest.raises(ArcvqError, match="Heir shares its Config with the quantizer 'vq'"):
-        quantizers.register("heir", Heir)
+    quantizers = copy_of_registry()
+    with pytest.raises(ArcvqError, match="Subclass shares its Config with the quantizer 'vq'"):
+        quantizers.register("heir", Subclass)
     assert "heir" not in quantizers
 
 
-def test_a_class_without_a_config_is_refused() -> None:
+def test_registering_class_without_config_raises() -> None:
     with pytest.raises(ArcvqError, match="Identity needs a dataclass Config"):
-        registry().register("identity", torch.nn.Identity)  # type: ignore[arg-type]
+        copy_of_registry().register("identity", torch.nn.Identity)  # type: ignore[arg-type]
 
 
-def test_the_config_of_an_unregistered_class_has_no_kind() -> None:
+def test_kind_of_unregistered_config_raises() -> None:
     with pytest.raises(ArcvqError, match="NearestConfig belongs to no registered quantizer"):
         QUANTIZERS.kind_of(NearestConfig())

@@ -1,4 +1,4 @@
-"""Second lives for dead codes."""
+"""Restarts of unused codes."""
 
 from typing import Any
 
@@ -10,23 +10,23 @@ from arcvq.quantizers import CVQ, Restart
 from arcvq.quantizers.restart import restart_
 
 
-def far_apart() -> ArcVQ:
-    """Codes 0 and 1 near the latents; all others on the far side, where no latent comes."""
+def quantizer_with_unused_codes() -> ArcVQ:
+    """Codes 0 and 1 near the latents; all others on the far side, far from any latent."""
     quantizer = ArcVQ(2, 8, ball=Ball(alpha=0.0), arc=None, restart=Restart(decay=0.5, threshold=0.1))
     with torch.no_grad():
         quantizer.codebook.copy_(torch.tensor([[0.9, 0.0], [0.8, 0.4]] + [[-0.9, -0.01 * i] for i in range(6)]))
     return quantizer
 
 
-def latents() -> torch.Tensor:
+def clustered_latents() -> torch.Tensor:
     return 5 * torch.nn.functional.normalize(torch.tensor([3.0, 0.0]) + torch.rand(64, 2), dim=1)
 
 
-def test_dead_codes_come_back_to_life_and_stay_inside_the_ball() -> None:
-    quantizer = far_apart()
+def test_unused_codes_restart_inside_ball() -> None:
+    quantizer = quantizer_with_unused_codes()
     usages = []
     for _ in range(12):
-        out = quantizer(latents())
+        out = quantizer(clustered_latents())
         usages.append(out.stats["usage"].item())
         quantizer.after_step(out)
         assert quantizer.codebook.detach().norm(dim=1).max() <= 1 + 1e-6
@@ -34,8 +34,8 @@ def test_dead_codes_come_back_to_life_and_stay_inside_the_ball() -> None:
     assert usages[-1] >= 0.75
 
 
-def test_a_code_that_is_used_is_never_moved() -> None:
-    quantizer = far_apart()
+def test_used_codes_never_move() -> None:
+    quantizer = quantizer_with_unused_codes()
     with torch.no_grad():
         quantizer.codebook[:] = 0.9 * torch.nn.functional.normalize(torch.randn(8, 2), dim=1)
     before = quantizer.codebook.detach().clone()
@@ -44,19 +44,19 @@ def test_a_code_that_is_used_is_never_moved() -> None:
     assert torch.equal(quantizer.codebook.detach(), before)
 
 
-def test_a_dead_code_waits_for_its_running_share_to_fall() -> None:
-    """With decay 1/2 an unused share falls to a half, a quarter, an eighth, a sixteenth: below 0.1 of fair at the fourth."""
-    quantizer = far_apart()
+def test_unused_code_moves_when_running_usage_is_below_threshold() -> None:
+    """With decay 1/2 the usage of an unused code halves every step: at the fourth it is below 0.1 of uniform usage."""
+    quantizer = quantizer_with_unused_codes()
     before = quantizer.codebook.detach().clone()
     moved_at = []
     for step in range(1, 5):
-        quantizer.after_step(quantizer(latents()))
+        quantizer.after_step(quantizer(clustered_latents()))
         if not torch.equal(quantizer.codebook.detach()[2:], before[2:]):
             moved_at.append(step)
     assert moved_at == [4]
 
 
-def test_a_moved_code_lies_on_a_latent_and_starts_with_a_fair_share() -> None:
+def test_moved_code_lies_on_latent_and_usage_is_reset() -> None:
     codebook, points = torch.zeros(4, 3), torch.randn(9, 3)
     share = torch.full((4,), 0.25)
     dead = restart_(codebook, share, torch.tensor([9, 0, 0, 0]), points, None, Restart(decay=0.0, threshold=0.5))
@@ -76,7 +76,7 @@ def test_padding_is_never_a_candidate() -> None:
     assert torch.equal(codebook, torch.cat([torch.zeros(1, 2), torch.ones(49, 2)]))
 
 
-def test_every_micro_batch_offers_its_latents_and_padding_none() -> None:
+def test_restarts_use_latents_of_all_micro_batches_and_no_padding() -> None:
     torch.manual_seed(0)
     latents, padding = torch.randn(2, 8, 4, 4) + 5, torch.zeros(2, 4, 4, dtype=torch.bool)
     for last in (padding, ~padding):
@@ -90,7 +90,7 @@ def test_every_micro_batch_offers_its_latents_and_padding_none() -> None:
 
 
 @pytest.mark.parametrize("anchor", [None, "closest", "random"])
-def test_a_step_without_tokens_changes_nothing(anchor: Any) -> None:
+def test_step_without_tokens_changes_only_step(anchor: Any) -> None:
     restart, arc = Restart(decay=0.0, threshold=0.9), Arc(schedule="adaptive")
     options: dict[str, Any] = {"arc": arc, "ball": None}
     quantizer = CVQ(8, 4, anchor=anchor, **options) if anchor else VQ(8, 4, restart=restart, **options)
@@ -103,6 +103,6 @@ def test_a_step_without_tokens_changes_nothing(anchor: Any) -> None:
 
 
 @pytest.mark.parametrize("values", [{"decay": 1.0}, {"decay": -0.1}, {"threshold": 0.0}, {"threshold": 1.0}])
-def test_values_without_meaning_are_refused(values: dict[str, float]) -> None:
+def test_wrong_options_raise(values: dict[str, float]) -> None:
     with pytest.raises(ArcvqError, match=r"decay.*threshold"):
         Restart(**values)

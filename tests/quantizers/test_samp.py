@@ -1,4 +1,4 @@
-"""SAMP as options: the four flags apart, the schedules over time, the adaptive weight."""
+"""SAMP's options: its four parts, their schedules, and the adaptive weight."""
 
 import math
 
@@ -14,7 +14,7 @@ def seeded(cls: type[VQ], **options: object) -> VQ:
     return cls(4, 16, **options)
 
 
-def test_the_cosine_baseline_is_arcvq_without_ball_arc_and_unit_start() -> None:
+def test_arcvq_without_ball_arc_and_unit_init_is_cosine_vq() -> None:
     baseline = seeded(VQ, metric="cosine")
     stripped = seeded(ArcVQ, ball=None, arc=None, init="uniform")
     latents = torch.randn(2, 4, 5, 5)
@@ -33,7 +33,7 @@ def test_the_cosine_baseline_is_arcvq_without_ball_arc_and_unit_start() -> None:
     assert ours.stats.keys() == theirs.stats.keys()
 
 
-def test_plain_vq_with_all_four_parts_is_arcvq() -> None:
+def test_vq_with_all_four_options_is_arcvq() -> None:
     built = seeded(VQ, metric="cosine", init="unit-sphere", ball=Ball(), arc=Arc())
     latents = torch.randn(2, 4, 5, 5)
     ours, theirs = built(latents), seeded(ArcVQ)(latents)
@@ -41,7 +41,7 @@ def test_plain_vq_with_all_four_parts_is_arcvq() -> None:
     assert torch.equal(ours.loss, theirs.loss)
 
 
-def test_each_of_the_four_parts_changes_its_own_thing_alone() -> None:
+def test_each_option_changes_only_its_own_effect() -> None:
     latents = torch.randn(2, 4, 5, 5)
     full = seeded(ArcVQ)
     out = full(latents)
@@ -75,7 +75,7 @@ def test_each_of_the_four_parts_changes_its_own_thing_alone() -> None:
 
 
 @pytest.mark.parametrize(("init", "norms"), [("unit-sphere", 1.0), ("normal", None), ("uniform", None)])
-def test_codebooks_start_as_their_option_says(init: str, norms: float | None) -> None:
+def test_init_option_sets_initial_codes(init: str, norms: float | None) -> None:
     codebook = ArcVQ(64, 512, init=init).codebook.detach()
     if norms is not None:
         torch.testing.assert_close(codebook.norm(dim=1), torch.full((512,), norms))
@@ -86,7 +86,7 @@ def test_codebooks_start_as_their_option_says(init: str, norms: float | None) ->
         assert codebook.std().item() == pytest.approx(1 / 512 / math.sqrt(3), rel=0.02)
 
 
-def test_the_papers_defaults() -> None:
+def test_defaults_are_the_papers() -> None:
     config = ArcVQ(64, 512).config
     assert (config.arc.scale, config.arc.margin, config.arc.top_k, config.arc.weight) == (10.0, 0.1, 3, 1.0)
     assert (config.arc.decay, config.ball.alpha, config.commitment_weight) == (5e-4, 3e-4, 0.25)
@@ -94,19 +94,19 @@ def test_the_papers_defaults() -> None:
 
 
 @pytest.mark.parametrize("metric", ["cosine", "euclidean"])
-def test_the_layers_arc_term_is_the_functional_loss_times_its_weight(metric: str) -> None:
+def test_arc_term_is_weighted_functional_arc_loss(metric: str) -> None:
     quantizer = ArcVQ(4, 16, metric=metric, arc=Arc(scale=7.0, margin=0.3, top_k=5, weight=0.5))
     latents = torch.randn(40, 4)
     expected = 0.5 * arc_loss(latents, quantizer.codebook, 7.0, 0.3, 5)
     torch.testing.assert_close(quantizer(latents).losses["arc"], expected)
 
 
-def test_evaluation_computes_neither_arc_nor_entropy() -> None:
+def test_evaluation_has_no_arc_and_entropy_term() -> None:
     out = ArcVQ(4, 16, entropy={"weight": 1.0}).eval()(torch.randn(2, 4))  # fewer tokens than top_k
     assert set(out.losses) == {"codebook", "commitment"}
 
 
-def test_radius_and_weight_follow_the_step_count() -> None:
+def test_radius_and_weight_follow_step() -> None:
     quantizer = ArcVQ(4, 16, ball=Ball(alpha=0.1), arc=Arc(decay=0.2, weight=2.0))
     latents = torch.randn(12, 4)
     for step in range(4):
@@ -117,7 +117,7 @@ def test_radius_and_weight_follow_the_step_count() -> None:
 
 
 @pytest.mark.parametrize("match_run", ["mnist", "cifar10", "imagenet"])
-def test_a_short_run_like_a_named_one_ends_at_the_same_radius_and_weight(match_run: str) -> None:
+def test_match_run_ends_at_radius_and_weight_of_named_run(match_run: str) -> None:
     samp = Samp(Ball(match_run=match_run, time="fraction"), Arc(match_run=match_run), total_steps=100)
     ends = {"mnist": (6974, 14.75), "cifar10": (1556, 12.25), "imagenet": (605, 64.0593)}
     radius, exponent = ends[match_run]
@@ -127,7 +127,7 @@ def test_a_short_run_like_a_named_one_ends_at_the_same_radius_and_weight(match_r
 
 
 @pytest.mark.parametrize("schedule", ["constant", "linear", "cosine", "oscillating"])
-def test_other_schedules_go_from_start_to_end(schedule: str) -> None:
+def test_other_schedules_reach_expected_midpoint(schedule: str) -> None:
     samp = Samp(
         Ball(schedule=schedule, start=2.0, end=4.0), Arc(schedule=schedule, weight=1.0, end=0.5), total_steps=10
     )
@@ -138,14 +138,14 @@ def test_other_schedules_go_from_start_to_end(schedule: str) -> None:
     assert samp.weight(half).item() == pytest.approx(weight, rel=1e-6)
 
 
-def test_the_adaptive_weight_follows_the_measured_perplexity() -> None:
+def test_adaptive_weight_follows_perplexity() -> None:
     quantizer = ArcVQ(2, 4, arc=Arc(schedule="adaptive", weight=2.0, target=0.5, smoothing=0.0), ball=None)
     with torch.no_grad():
         quantizer.codebook.copy_(torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [0.0, -1.0]]))
     codes = quantizer.codebook.detach().clone()
     out = quantizer(codes[[0, 0, 0, 0]])
     assert out.stats["arc_weight"].item() == 2.0
-    quantizer.after_step(out)  # one code of four: a level of 1/4, half the target
+    quantizer.after_step(out)  # one code of four: a perplexity of 1/4, half the target
     out = quantizer(codes)
     assert out.stats["arc_weight"].item() == pytest.approx(1.0, rel=1e-6)
     quantizer.after_step(out)  # all four: beyond the target
@@ -155,7 +155,7 @@ def test_the_adaptive_weight_follows_the_measured_perplexity() -> None:
     assert quantizer(codes).stats["arc_weight"].item() == pytest.approx(1.0, rel=1e-6)
 
 
-def test_the_adaptive_level_is_smoothed() -> None:
+def test_adaptive_perplexity_is_smoothed() -> None:
     quantizer = ArcVQ(4, 8, arc=Arc(schedule="adaptive", smoothing=0.9))
     out = quantizer(torch.randn(100, 4))
     quantizer.after_step(out)
@@ -189,19 +189,19 @@ def test_the_adaptive_level_is_smoothed() -> None:
         ({"ball": Ball(time="epochs")}, "ball.time: expected one of steps, fraction, got 'epochs'"),
     ],
 )
-def test_values_without_meaning_are_refused_at_construction(options: dict[str, object], message: str) -> None:
+def test_wrong_options_raise_at_construction(options: dict[str, object], message: str) -> None:
     with pytest.raises(ArcvqError) as raised:
         ArcVQ(4, 8, **options)
     assert message in str(raised.value)
     assert "\n" not in str(raised.value)
 
 
-def test_a_margin_may_be_all_of_pi() -> None:
+def test_margin_of_pi_gives_finite_loss() -> None:
     out = ArcVQ(4, 8, arc=Arc(margin=math.pi))(torch.randn(2, 4, 3))
     assert out.loss.isfinite()
 
 
-def test_a_radius_beyond_all_numbers_is_no_bound_and_stays_finite() -> None:
+def test_overflowing_radius_is_finite_and_bounds_nothing() -> None:
     samp = Samp(Ball(alpha=3e-4))
     radius = samp.radius(torch.tensor(1_000_000))
     assert radius is not None
@@ -212,7 +212,7 @@ def test_a_radius_beyond_all_numbers_is_no_bound_and_stays_finite() -> None:
     assert torch.equal(codes, kept)
 
 
-def test_samp_alone_refuses_an_unknown_schedule_and_a_loss_it_does_not_have() -> None:
+def test_samp_raises_on_unknown_schedule_and_missing_arc() -> None:
     with pytest.raises(ArcvqError, match="unknown schedule kind 'exp'"):
         Samp(Ball(schedule="exp"))
     with pytest.raises(ArcvqError, match="this Samp has no ArcLoss"):
@@ -220,7 +220,7 @@ def test_samp_alone_refuses_an_unknown_schedule_and_a_loss_it_does_not_have() ->
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-def test_the_adaptive_level_lives_in_the_layer_s_own_precision(dtype: torch.dtype) -> None:
+def test_adaptive_perplexity_keeps_layer_dtype(dtype: torch.dtype) -> None:
     quantizer = ArcVQ(8, 16, arc=Arc(schedule="adaptive", smoothing=0.0)).to(dtype)
     quantizer.after_step(quantizer(torch.randn(2, 8, 4, 4, dtype=dtype)))
     assert quantizer.samp.perplexity_ema.dtype == dtype

@@ -1,4 +1,4 @@
-"""A frozen basis behind one linear layer: every step moves every code, and decoding goes through the layer too."""
+"""SimVQ: a frozen basis behind one linear layer, through which tokens are decoded, too."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ def trained(quantizer: SimVQ, steps: int = 5) -> SimVQ:
     return quantizer
 
 
-def test_only_the_layer_learns_and_the_basis_keeps_every_bit() -> None:
+def test_only_projection_learns_and_basis_keeps_every_bit() -> None:
     quantizer = SimVQ(4, 16)
     assert {name for name, _ in quantizer.named_parameters()} == {"projection.weight", "projection.bias"}
     basis = quantizer.basis.clone()
@@ -38,7 +38,7 @@ def test_one_token_moves_every_code() -> None:
     assert ((quantizer.codebook.detach() - before).norm(dim=1) > 0).all()
 
 
-def test_the_identity_layer_is_plain_vq_with_the_basis_for_codes() -> None:
+def test_identity_projection_equals_vq_with_basis_as_codes() -> None:
     quantizer, plain = SimVQ(4, 16), VQ(4, 16)
     with torch.no_grad():
         quantizer.projection.weight.copy_(torch.eye(4))
@@ -51,7 +51,7 @@ def test_the_identity_layer_is_plain_vq_with_the_basis_for_codes() -> None:
     assert torch.equal(ours.loss, theirs.loss)
 
 
-def test_tokens_decode_through_the_layer() -> None:
+def test_tokens_decode_through_projection() -> None:
     quantizer = trained(SimVQ(4, 16))
     out = quantizer(torch.randn(30, 4))
     assert torch.equal(quantizer.decode(out.tokens), out.quantized)
@@ -60,7 +60,7 @@ def test_tokens_decode_through_the_layer() -> None:
     assert not torch.allclose(out.quantized, quantizer.basis[out.tokens])
 
 
-def test_the_basis_starts_with_rows_of_norm_about_one() -> None:
+def test_initial_basis_rows_have_norm_about_one() -> None:
     assert SimVQ(64, 512).basis.std().item() == pytest.approx(1 / 8, rel=0.02)
 
 
@@ -88,7 +88,7 @@ def test_ball_and_arc_act_on_the_projected_codes() -> None:
     assert torch.equal(quantizer.basis, basis)
 
 
-def test_the_arc_loss_is_that_of_the_projected_codes() -> None:
+def test_arc_loss_uses_projected_codes() -> None:
     quantizer, latents = trained(SimVQ(4, 16, metric="cosine", arc=Arc())), torch.randn(60, 4)
     weight = quantizer.samp.weight(quantizer.step)
     settings = {"scale": 10.0, "margin": 0.1, "top_k": 3}
@@ -98,7 +98,7 @@ def test_the_arc_loss_is_that_of_the_projected_codes() -> None:
 
 
 @pytest.mark.parametrize("options", [{"init": "kmeans"}, {"restart": {"decay": 0.9}}])
-def test_codes_cannot_be_moved_one_by_one(options: dict[str, Any]) -> None:
+def test_options_that_move_single_codes_raise(options: dict[str, Any]) -> None:
     with pytest.raises(ArcvqError, match="simvq moves all codes together"):
         SimVQ(4, 8, **options)
     with pytest.raises(ArcvqError, match="simvq moves all codes together"):

@@ -20,13 +20,13 @@ def with_variance(value: float, **options: object) -> SQ:
     return quantizer
 
 
-def test_the_variance_starts_where_it_is_said_to() -> None:
+def test_initial_variance_is_floor_plus_init_variance() -> None:
     assert SQ(4, 8, init_variance=20.0)(torch.randn(9, 4)).stats["variance"].item() == pytest.approx(21.0)
     assert SQ(4, 8, init_variance=20.0, floor=0.0)(torch.randn(9, 4)).stats["variance"].item() == pytest.approx(20.0)
 
 
 @pytest.mark.parametrize(("type", "shape"), [("I", (1, 1)), ("II", (12, 1)), ("III", (12, 1)), ("IV", (12, 4))])
-def test_each_type_shares_its_variance_as_it_says(type: str, shape: tuple[int, int]) -> None:
+def test_each_type_has_variance_of_its_shape(type: str, shape: tuple[int, int]) -> None:
     quantizer, latents = SQ(4, 8, type=type, positions=3), torch.randn(12, 4)
     variance = quantizer.variance(latents, None)
     assert variance.shape == shape
@@ -45,7 +45,7 @@ def test_each_type_shares_its_variance_as_it_says(type: str, shape: tuple[int, i
         ("IV", [[8, 8], [128, 128], [2, 8], [6, 216]]),
     ],
 )
-def test_the_variance_is_the_exponential_of_means_of_logarithms(type: str, own: list[list[float]]) -> None:
+def test_variance_is_exponential_of_mean_logarithm(type: str, own: list[list[float]]) -> None:
     quantizer = SQ(2, 8, type=type, positions=2, init_variance=20.0)
     with torch.no_grad():
         quantizer.variance_head.weight.copy_(torch.tensor([[0.0, 1.0], [1.0, 0.0]]))
@@ -54,7 +54,7 @@ def test_the_variance_is_the_exponential_of_means_of_logarithms(type: str, own: 
     torch.testing.assert_close(quantizer.variance(latents, None), torch.tensor(own) + 20.0)
 
 
-def test_type_two_leaves_padding_out_of_an_images_mean() -> None:
+def test_type_two_image_mean_excludes_padding() -> None:
     quantizer, latents = SQ(4, 8, type="II", positions=3), torch.randn(3, 4)
     valid = torch.tensor([True, False, True])
     kept = SQ(4, 8, type="II", positions=2)
@@ -62,12 +62,12 @@ def test_type_two_leaves_padding_out_of_an_images_mean() -> None:
     torch.testing.assert_close(quantizer.variance(latents, valid)[valid], kept.variance(latents[valid], None))
 
 
-def test_a_large_variance_makes_every_code_equally_likely() -> None:
+def test_large_variance_makes_codes_equally_likely() -> None:
     out = with_variance(1e9)(torch.randn(6, 4))
     assert out.losses["entropy"].item() == pytest.approx(-math.log(8), abs=1e-6)
 
 
-def test_a_small_variance_chooses_the_nearest_code_and_is_sure_of_it() -> None:
+def test_small_variance_selects_nearest_code() -> None:
     quantizer, latents = with_variance(1e-6), torch.randn(6, 4)
     out = quantizer(latents)
     assert out.losses["entropy"].item() == pytest.approx(0.0, abs=1e-5)
@@ -76,7 +76,7 @@ def test_a_small_variance_chooses_the_nearest_code_and_is_sure_of_it() -> None:
 
 
 @pytest.mark.parametrize("type", TYPES)
-def test_losses_are_sums_over_a_token_and_means_over_tokens_per_image_element(type: str) -> None:
+def test_losses_are_token_means_divided_by_elements(type: str) -> None:
     torch.manual_seed(2)
     one, many = (SQ(4, 8, type=type, positions=3, elements=elements) for elements in (None, 48))
     many.load_state_dict(one.state_dict())
@@ -93,7 +93,7 @@ def test_losses_are_sums_over_a_token_and_means_over_tokens_per_image_element(ty
 
 @pytest.mark.parametrize("heads", [1, 2, 4])
 @pytest.mark.parametrize("type", ["I", "II", "III"])
-def test_losses_are_an_image_s_share_of_the_elbo_however_many_heads(type: str, heads: int) -> None:
+def test_losses_equal_elbo_per_element_for_any_heads(type: str, heads: int) -> None:
     """Written out: per image the sum over all its tokens, by its 4 positions of 12 elements each."""
     quantizer = SQ(8, 16, type=type, heads=heads, positions=4, elements=12, floor=0.0, init_variance=0.7)
     images = torch.randn(3, 8, 2, 2)
@@ -113,14 +113,14 @@ def test_losses_are_an_image_s_share_of_the_elbo_however_many_heads(type: str, h
         assert out.losses[name].item() == pytest.approx(torch.stack(sums).mean().item() / 48, rel=1e-4)
 
 
-def test_codes_may_start_on_the_unit_sphere() -> None:
+def test_init_option_places_codes_on_unit_sphere() -> None:
     torch.testing.assert_close(SQ(4, 8, init="unit-sphere").codebook.norm(dim=1), torch.ones(8))
     assert SQ(64, 8).codebook.norm(dim=1).min() > 4
 
 
 @pytest.mark.parametrize("level", [-110.0, -60.0, 60.0, 110.0])
 @pytest.mark.parametrize("type", TYPES)
-def test_a_variance_far_out_leaves_all_finite(type: str, level: float) -> None:
+def test_extreme_variance_gives_finite_gradients(type: str, level: float) -> None:
     quantizer, latents = SQ(4, 8, type=type, positions=3, floor=0.0), torch.randn(6, 4, requires_grad=True)
     with torch.no_grad():
         quantizer.log_variance.fill_(level)
@@ -132,7 +132,7 @@ def test_a_variance_far_out_leaves_all_finite(type: str, level: float) -> None:
     assert all(p.grad.isfinite().all() for p in (latents, *quantizer.parameters()))
 
 
-def test_a_draw_never_gets_too_cold_to_compute() -> None:
+def test_temperature_has_lower_bound() -> None:
     quantizer = SQ(4, 8, temperature={"decay": 1.0})
     quantizer.step.fill_(500)
     out = quantizer(torch.randn(6, 4))
@@ -141,7 +141,7 @@ def test_a_draw_never_gets_too_cold_to_compute() -> None:
 
 
 @pytest.mark.parametrize("type", TYPES)
-def test_gradients_reach_latents_codes_and_variance_without_a_stop(type: str) -> None:
+def test_gradient_of_quantized_reaches_latents_codes_and_variance(type: str) -> None:
     quantizer, latents = SQ(4, 8, type=type, positions=3), torch.randn(6, 4, requires_grad=True)
     quantizer(latents).quantized.sum().backward()  # through the draw alone
     for parameter in (latents, *quantizer.parameters()):
@@ -149,7 +149,7 @@ def test_gradients_reach_latents_codes_and_variance_without_a_stop(type: str) ->
         assert parameter.grad.abs().sum() > 0
 
 
-def drawn(quantizer: SQ, latents: Tensor, noise: Tensor, temperature: float) -> Tensor:
+def expected_mixture(quantizer: SQ, latents: Tensor, noise: Tensor, temperature: float) -> Tensor:
     variance = quantizer.variance(latents, None).unsqueeze(1)
     logits = -((latents.unsqueeze(1) - quantizer.codebook).square() / (2 * variance)).sum(dim=2)
     return ((logits + noise) / temperature).softmax(dim=1) @ quantizer.codebook
@@ -157,22 +157,22 @@ def drawn(quantizer: SQ, latents: Tensor, noise: Tensor, temperature: float) -> 
 
 @pytest.mark.parametrize("type", TYPES)
 @pytest.mark.parametrize(("step", "temperature"), [(0, 2.0), (6, 2 * math.exp(-3))], ids=["warm", "cold"])
-def test_a_draw_is_a_mixture_at_the_temperature_of_its_step(type: str, step: int, temperature: float) -> None:
+def test_training_output_is_mixture_at_step_temperature(type: str, step: int, temperature: float) -> None:
     options = {"init_variance": 0.5, "floor": 0.0, "temperature": {"start": 2.0, "decay": 0.5}}
     quantizer, latents = SQ(4, 8, type=type, positions=3, **options), torch.randn(6, 4)
     quantizer.step.fill_(step)
     torch.manual_seed(7)
-    expected = drawn(quantizer, latents, gumbel(torch.empty(6, 8)), temperature)
+    expected = expected_mixture(quantizer, latents, gumbel(torch.empty(6, 8)), temperature)
     torch.manual_seed(7)
     torch.testing.assert_close(quantizer(latents).quantized, expected)
 
 
 @pytest.mark.parametrize("type", TYPES)
-def test_the_distance_moves_latents_codes_and_variance_without_a_stop(type: str) -> None:
+def test_distance_term_has_full_gradient(type: str) -> None:
     quantizer = SQ(4, 8, type=type, positions=3, init_variance=0.5, floor=0.0).double()
     latents = torch.randn(6, 4, dtype=torch.float64, requires_grad=True)
     torch.manual_seed(7)
-    codes = drawn(quantizer, latents, gumbel(torch.empty(6, 8, dtype=torch.float64)), 1.0)
+    codes = expected_mixture(quantizer, latents, gumbel(torch.empty(6, 8, dtype=torch.float64)), 1.0)
     distance = ((latents - codes).square() / (2 * quantizer.variance(latents, None))).sum(dim=1).mean()
     torch.manual_seed(7)
     ours = quantizer(latents).losses["distance"]
@@ -180,7 +180,7 @@ def test_the_distance_moves_latents_codes_and_variance_without_a_stop(type: str)
     torch.testing.assert_close(torch.autograd.grad(ours, wanted), torch.autograd.grad(distance, wanted))
 
 
-def test_the_temperature_falls_with_the_steps() -> None:
+def test_temperature_falls_with_steps() -> None:
     quantizer, latents = SQ(4, 8, temperature={"decay": 0.5}), torch.randn(6, 4)
     for step in range(3):
         out = quantizer(latents)
@@ -188,7 +188,7 @@ def test_the_temperature_falls_with_the_steps() -> None:
         quantizer.after_step(out)
 
 
-def test_the_temperature_can_follow_the_length_of_the_run() -> None:
+def test_temperature_follows_fraction_of_total_steps() -> None:
     quantizer = SQ(4, 8, temperature={"decay": 1.25, "time": "fraction"}, total_steps=4)
     for _ in range(4):
         quantizer.after_step(quantizer(torch.randn(6, 4)))
@@ -208,18 +208,18 @@ def test_the_temperature_can_follow_the_length_of_the_run() -> None:
         ({"temperature": {"time": "fraction"}}, "time: fraction needs the planned number of optimizer steps"),
     ],
 )
-def test_wrong_options_are_described(options: dict[str, object], message: str) -> None:
+def test_wrong_options_raise_with_reason(options: dict[str, object], message: str) -> None:
     with pytest.raises(ArcvqError) as raised:
         SQ(4, 8, **options)
     assert message in str(raised.value)
 
 
-def test_images_of_another_size_than_type_two_expects_are_refused() -> None:
+def test_other_image_size_raises_for_type_two() -> None:
     with pytest.raises(ArcvqError, match=r"4 tokens .* 6 tokens"):
         SQ(4, 8, type="II", positions=4)(torch.randn(6, 4))
 
 
-def test_evaluation_takes_the_likeliest_code_or_draws_as_it_is_told() -> None:
+def test_evaluation_option_selects_likeliest_code_or_draw() -> None:
     shares = {}
     latents = torch.full((4000, 4), 0.1)
     for evaluation in ("argmax", "sample"):
@@ -237,7 +237,7 @@ def test_evaluation_takes_the_likeliest_code_or_draws_as_it_is_told() -> None:
         SQ(4, 2, evaluation="often")
 
 
-def test_under_samp_the_arc_loss_stands_beside_the_elbo() -> None:
+def test_arc_loss_is_added_to_elbo() -> None:
     latents = torch.randn(30, 4)
     torch.manual_seed(1)
     plain = SQ(4, 8, elements=48)
@@ -264,7 +264,7 @@ def test_under_samp_the_arc_loss_stands_beside_the_elbo() -> None:
     assert "arc" not in quantizer.eval()(latents).losses
 
 
-def test_under_samp_an_adaptive_weight_follows_the_likeliest_codes() -> None:
+def test_adaptive_weight_follows_perplexity_of_likeliest_codes() -> None:
     quantizer = with_variance(1e-3, arc=Arc(schedule="adaptive", weight=2.0, target=0.5, smoothing=0.0))
     codes = quantizer.codebook.detach().clone()
     quantizer.after_step(quantizer(codes[[0, 0, 1, 1]]))  # two codes of eight: half the target

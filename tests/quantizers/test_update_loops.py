@@ -1,4 +1,4 @@
-"""The loops people write: attached or with after_step, the codebook and the time come out the same."""
+"""Training loops of all kinds: attach and after_step give the same state."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ STEPS = 4
 
 
 class Training:
-    """A small autoencoder around a quantizer whose every kind of update is on."""
+    """A small autoencoder whose quantizer has every kind of update on."""
 
     def __init__(self, attached: bool) -> None:
         torch.manual_seed(7)
@@ -49,13 +49,13 @@ class Training:
 
     def validate(self) -> None:
         self.quantizer.eval()
-        self.quantize(torch.randn(50, 6, generator=torch.Generator().manual_seed(1)))  # gradients are even on
+        self.quantize(torch.randn(50, 6, generator=torch.Generator().manual_seed(1)))  # with gradients on
         self.quantizer.train()
         with torch.no_grad():
             self.quantize(torch.ones(50, 6))
 
 
-def plain(training: Training) -> None:
+def plain_step(training: Training) -> None:
     images = training.batch()
     out = training.quantize(images)
     training.optimizer.zero_grad()
@@ -63,7 +63,7 @@ def plain(training: Training) -> None:
     training.step(out)
 
 
-def accumulated(training: Training) -> None:
+def accumulated_step(training: Training) -> None:
     training.optimizer.zero_grad()
     outputs = []
     for _ in range(3):
@@ -73,15 +73,15 @@ def accumulated(training: Training) -> None:
     training.step(*outputs)
 
 
-def two_forwards_one_backward(training: Training) -> None:
+def two_forwards_step(training: Training) -> None:
     first, second = training.batch(), training.batch()
     a, b = training.quantize(first), training.quantize(second)
     training.optimizer.zero_grad()
     (training.loss(first, a) + training.loss(second, b)).backward()
-    training.step(b, a)  # the order in which gradients arrive
+    training.step(b, a)  # the order of their gradients
 
 
-def checkpointed(training: Training, reentrant: bool) -> None:
+def checkpointed_step(training: Training, reentrant: bool) -> None:
     images, outputs = training.batch(), []
 
     def trunk(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -92,12 +92,12 @@ def checkpointed(training: Training, reentrant: bool) -> None:
     quantized, loss = checkpoint(trunk, images.requires_grad_(), use_reentrant=reentrant)
     training.optimizer.zero_grad()
     ((training.decoder(quantized) - images.detach()).square().mean() + loss).backward()
-    assert len(outputs) == 2 or not reentrant, "nothing was computed again"
+    assert len(outputs) == 2 or not reentrant, "forward was not recomputed"
     training.step(outputs[0])
 
 
-def checkpointed_whole(training: Training, reentrant: bool) -> None:
-    """Decoder and losses inside as well: recomputation passes through the whole quantizer before any gradient is there."""
+def fully_checkpointed_step(training: Training, reentrant: bool) -> None:
+    """Decoder and losses inside, too: the quantizer is recomputed before any gradient exists."""
     images, outputs = training.batch(), []
 
     def whole(x: Tensor) -> Tensor:
@@ -108,12 +108,12 @@ def checkpointed_whole(training: Training, reentrant: bool) -> None:
     training.optimizer.zero_grad()
     with set_checkpoint_early_stop(False):
         checkpoint(whole, images.requires_grad_(), use_reentrant=reentrant).backward()
-    assert len(outputs) == 2, "nothing was computed again"
+    assert len(outputs) == 2, "forward was not recomputed"
     training.step(outputs[0])
 
 
-def checkpointed_without_decoder(training: Training) -> None:
-    """The loss arrives at the output first and recomputation follows, while not one parameter has a gradient yet."""
+def checkpointed_step_without_decoder(training: Training) -> None:
+    """The loss's gradient comes first and recomputation follows, before any parameter has a gradient."""
     images, outputs = training.batch(), []
 
     def trunk(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -125,11 +125,11 @@ def checkpointed_without_decoder(training: Training) -> None:
     with set_checkpoint_early_stop(False):
         quantized, loss = checkpoint(trunk, images.requires_grad_(), use_reentrant=False)
         (quantized.square().mean() + loss).backward()
-    assert len(outputs) == 2, "nothing was computed again"
+    assert len(outputs) == 2, "forward was not recomputed"
     training.step(outputs[0])
 
 
-def adversarial(training: Training, judge: nn.Module, judge_optimizer: torch.optim.Optimizer) -> None:
+def adversarial_step(training: Training, judge: nn.Module, judge_optimizer: torch.optim.Optimizer) -> None:
     images = training.batch()
     out = training.quantize(images)
     restored = training.decoder(out.quantized)
@@ -144,7 +144,7 @@ def adversarial(training: Training, judge: nn.Module, judge_optimizer: torch.opt
     judge_optimizer.step()
 
 
-def with_validation_before_the_step(training: Training) -> None:
+def step_with_validation(training: Training) -> None:
     images = training.batch()
     out = training.quantize(images)
     training.validate()
@@ -154,8 +154,8 @@ def with_validation_before_the_step(training: Training) -> None:
     training.step(out)
 
 
-def with_an_adaptive_adversarial_weight(training: Training) -> None:
-    """The gradient at the decoder's last layer is asked for first, as VQGAN does to balance its losses."""
+def adaptive_adversarial_weight_step(training: Training) -> None:
+    """The gradient at the decoder's last layer is computed first, as VQGAN does to balance its losses."""
     images = training.batch()
     out = training.quantize(images)
     loss = training.loss(images, out)
@@ -165,13 +165,13 @@ def with_an_adaptive_adversarial_weight(training: Training) -> None:
     training.step(out)
 
 
-def run(loop: Callable[[Training], None], attached: bool) -> Training:
+def train_steps(loop: Callable[[Training], None], attached: bool) -> Training:
     training = Training(attached)
-    if loop is adversarial:
+    if loop is adversarial_step:
         judge = nn.Linear(6, 1)
         judge_optimizer = torch.optim.Adam(judge.parameters(), lr=0.05)
         for _ in range(STEPS):
-            adversarial(training, judge, judge_optimizer)
+            adversarial_step(training, judge, judge_optimizer)
     else:
         for _ in range(STEPS):
             loop(training)
@@ -179,23 +179,23 @@ def run(loop: Callable[[Training], None], attached: bool) -> Training:
 
 
 LOOPS: dict[str, Callable[..., None]] = {
-    "plain": plain,
-    "gradient accumulation over three micro-batches": accumulated,
-    "two forwards, one backward": two_forwards_one_backward,
-    "reentrant checkpointing": lambda training: checkpointed(training, True),
-    "checkpointing": lambda training: checkpointed(training, False),
-    "reentrant checkpointing of everything": lambda training: checkpointed_whole(training, True),
-    "checkpointing of everything": lambda training: checkpointed_whole(training, False),
-    "checkpointing without a decoder": checkpointed_without_decoder,
-    "a generator's and a discriminator's pass": adversarial,
-    "validation between forward and step": with_validation_before_the_step,
-    "an adaptive adversarial weight": with_an_adaptive_adversarial_weight,
+    "plain": plain_step,
+    "gradient accumulation over three micro-batches": accumulated_step,
+    "two forwards, one backward": two_forwards_step,
+    "reentrant checkpointing": lambda training: checkpointed_step(training, True),
+    "checkpointing": lambda training: checkpointed_step(training, False),
+    "reentrant checkpointing of everything": lambda training: fully_checkpointed_step(training, True),
+    "checkpointing of everything": lambda training: fully_checkpointed_step(training, False),
+    "checkpointing without a decoder": checkpointed_step_without_decoder,
+    "a generator's and a discriminator's pass": adversarial_step,
+    "validation between forward and step": step_with_validation,
+    "an adaptive adversarial weight": adaptive_adversarial_weight_step,
 }
 
 
 @pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS.keys())
-def test_attached_and_with_after_step_the_update_is_the_same(loop: Callable[[Training], None]) -> None:
-    attached, explicit = run(loop, attached=True), run(loop, attached=False)
+def test_attach_and_after_step_give_same_state(loop: Callable[[Training], None]) -> None:
+    attached, explicit = train_steps(loop, attached=True), train_steps(loop, attached=False)
     assert attached.quantizer.step.item() == STEPS
     ours, theirs = attached.quantizer.state_dict(), explicit.quantizer.state_dict()
     for name, value in theirs.items():
@@ -209,31 +209,29 @@ def test_attached_and_with_after_step_the_update_is_the_same(loop: Callable[[Tra
         LOOPS["reentrant checkpointing"],
         LOOPS["checkpointing"],
         LOOPS["checkpointing of everything"],
-        with_validation_before_the_step,
-        adversarial,
+        step_with_validation,
+        adversarial_step,
     ],
     ids=["reentrant", "checkpointing", "everything", "validation", "adversarial"],
 )
-def test_what_happens_around_a_step_does_not_change_its_update(
-    loop: Callable[[Training], None], attached: bool
-) -> None:
-    if loop is adversarial:  # its own judge changes the generator's gradient: compare the time and the bound alone
-        training = run(loop, attached)
+def test_work_around_step_does_not_change_update(loop: Callable[[Training], None], attached: bool) -> None:
+    if loop is adversarial_step:  # the discriminator changes the generator's gradient: compare only step and bound
+        training = train_steps(loop, attached)
         radius = torch.tensor(0.1 * STEPS).exp() * (1 + 1e-6)
         assert training.quantizer.step.item() == STEPS
         assert training.quantizer.codebook.detach().norm(dim=1).max() <= radius
         return
-    quiet, eventful = run(plain, attached).quantizer, run(loop, attached).quantizer
+    quiet, eventful = train_steps(plain_step, attached).quantizer, train_steps(loop, attached).quantizer
     for name, value in quiet.state_dict().items():
         torch.testing.assert_close(eventful.state_dict()[name], value, msg=lambda text, name=name: f"{name}: {text}")
 
 
-def test_accumulation_counts_the_tokens_of_every_micro_batch() -> None:
+def test_accumulation_counts_tokens_of_every_micro_batch() -> None:
     quantizer = ArcVQ(2, 4, restart=Restart(decay=0.0, threshold=0.01), ball=None)
     with torch.no_grad():
         quantizer.codebook.copy_(torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [0.0, -1.0]]))
     before = quantizer.codebook.detach().clone()
     outputs = [quantizer(direction.repeat(4, 1)) for direction in before]
     quantizer.after_step(*outputs)
-    assert torch.equal(quantizer.codebook.detach(), before), "a code used in one micro-batch was taken for dead"
+    assert torch.equal(quantizer.codebook.detach(), before), "a code used in one micro-batch was restarted"
     assert torch.equal(quantizer.usage_ema, torch.full((4,), 0.25))

@@ -1,4 +1,4 @@
-"""Training that forgets the quantizer's update is warned once; nobody else is."""
+"""Training without updates of the quantizer warns once, and nothing else warns."""
 
 import pickle
 import warnings
@@ -48,38 +48,38 @@ def train_steps(quantizer: nn.Module, steps: int, micro_batches: int = 1, update
     ],
     ids=["ArcVQ", "ball", "arc", "restart", "EMAVQ", "CVQ", "SQ", "HVQ"],
 )
-def test_training_without_updates_is_warned_once(quantizer: Quantizer) -> None:
-    # Without parameters there are no steps to see, and the reminder waits for more forward passes.
+def test_training_without_updates_warns_once(quantizer: Quantizer) -> None:
+    # Without parameters steps cannot be counted, and the reminder waits for more forward passes.
     (warning,) = train_steps(quantizer, steps=60 if list(quantizer.parameters()) else 150)
     assert "after_step" in warning
     assert "attach" in warning
 
 
 @pytest.mark.parametrize("micro_batches", [1, 64])
-def test_training_with_after_step_is_not_warned(micro_batches: int) -> None:
+def test_training_with_after_step_does_not_warn(micro_batches: int) -> None:
     assert train_steps(ArcVQ(8, 16), 192 // micro_batches, micro_batches, update=True) == []
 
 
-def test_micro_batches_without_an_optimizer_step_are_not_warned() -> None:
+def test_micro_batches_without_optimizer_step_do_not_warn() -> None:
     assert train_steps(ArcVQ(8, 16), steps=1, micro_batches=128) == []
 
 
-def test_attached_quantizer_is_not_warned() -> None:
+def test_attached_quantizer_does_not_warn() -> None:
     quantizer = ArcVQ(8, 16)
     quantizer.attach(None)
     assert train_steps(quantizer, 140) == []
 
 
-def test_layers_for_other_libraries_are_not_warned() -> None:
+def test_compat_layers_do_not_warn() -> None:
     assert train_steps(TamingQuantizer(ArcVQ(8, 16)), 140) == []
 
 
 @pytest.mark.parametrize("quantizer", [VQ(8, 16), FSQ(8, 512)], ids=["plain VQ", "FSQ"])
-def test_quantizer_whose_update_only_counts_is_not_warned(quantizer: Quantizer) -> None:
+def test_quantizer_without_updates_does_not_warn(quantizer: Quantizer) -> None:
     assert train_steps(quantizer, 140) == []
 
 
-def test_evaluation_is_not_warned() -> None:
+def test_evaluation_does_not_warn() -> None:
     quantizer = ArcVQ(8, 16)
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
@@ -91,7 +91,7 @@ def test_evaluation_is_not_warned() -> None:
             quantizer(LATENTS)
 
 
-def test_compiled_forward_is_not_warned_and_compiled_once() -> None:
+def test_compiled_forward_does_not_warn_and_compiles_once() -> None:
     quantizer, frames = ArcVQ(8, 16), 0
 
     def count(graph, example_inputs):
@@ -107,7 +107,7 @@ def test_compiled_forward_is_not_warned_and_compiled_once() -> None:
     assert frames == 1
 
 
-def test_compiled_after_step_counts_as_an_update_and_is_compiled_once() -> None:
+def test_compiled_after_step_is_update_and_compiles_once() -> None:
     quantizer, frames = ArcVQ(8, 16), 0
 
     def count(graph, example_inputs):
@@ -124,7 +124,7 @@ def test_compiled_after_step_counts_as_an_update_and_is_compiled_once() -> None:
     assert int(quantizer.step) == 140
 
 
-def test_copies_and_pickles_count_on() -> None:
+def test_copies_and_pickles_keep_counts() -> None:
     quantizer = ArcVQ(8, 16)
     assert train_steps(quantizer, 15) == []
     for copy in (deepcopy(quantizer), pickle.loads(pickle.dumps(quantizer))):
