@@ -37,7 +37,7 @@ def write_tables(check: bool, root: Path = ROOT) -> int:
 
 
 def section_text(name: str, root: Path) -> str:
-    """What stands between the markers of `name`: a line about the measurement, then the tables."""
+    """The text between the markers of `name`: a line about the measurement, then the tables."""
     if name == "quality":
         return "\n".join(quality_table(root / "results" / "runs.csv"))
     document = json.loads((root / "benchmarks" / f"{name}.json").read_text(encoding="utf-8"))

@@ -148,8 +148,10 @@ def test_near_duplicates_equal_the_metric(write_run_folder: Writer, tmp_path: Pa
         evidence = findings_by_symptom(run)["near-duplicate codes"].evidence
         assert f"{expected} of 100 codes" in evidence
         assert f"{expected} near duplicates" in distances([run]).caption
-    alike = with_last_snapshot(write_run_folder(tmp_path / "one", system="vq-vae"), torch.eye(8), torch.full((8,), 99))
-    assert "near-duplicate codes" not in findings_by_symptom(alike)
+    distinct = with_last_snapshot(
+        write_run_folder(tmp_path / "one", system="vq-vae"), torch.eye(8), torch.full((8,), 99)
+    )
+    assert "near-duplicate codes" not in findings_by_symptom(distinct)
 
 
 def test_short_training_note_only_for_short_plain_run(write_run_folder: Writer, tmp_path: Path) -> None:

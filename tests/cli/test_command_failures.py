@@ -20,11 +20,11 @@ Arcvq = Callable[..., Any]
 def refused(arcvq: Arcvq, tmp_path: Path) -> Callable[..., str]:
     """Run a command that must fail with one line, exit code 2 and no change to any file; return the line."""
 
-    def state() -> dict[Path, int]:
+    def modification_times() -> dict[Path, int]:
         return {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
 
     def run(*arguments: object) -> str:
-        before = state()
+        before = modification_times()
         result = arcvq(*arguments)
         assert result.code == 2
         assert result.output == ""
@@ -32,7 +32,7 @@ def refused(arcvq: Arcvq, tmp_path: Path) -> Callable[..., str]:
         assert result.errors.endswith("\n")
         assert result.errors.count("\n") == 1
         assert "Traceback" not in result.errors
-        assert state() == before
+        assert modification_times() == before
         return str(result.errors).removesuffix("\n")
 
     return run

@@ -1,4 +1,4 @@
-"""Images beside their reconstructions by each run."""
+"""A grid of test images and their reconstructions by each run."""
 
 from collections.abc import Mapping
 from textwrap import fill
