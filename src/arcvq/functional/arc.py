@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -259,9 +259,10 @@ def _block_statistics(
 
 
 @_chunked_statistics.register_fake
-def _fake_chunked_statistics(
+def _empty_chunked_statistics(
     unit_latents: Tensor, unit_codes: Tensor, valid: Tensor | None, scale: float, top_k: int
 ) -> tuple[Tensor, Tensor, Tensor]:
+    """Uninitialised statistics, for tracing."""
     codes = unit_codes.shape[0]
     return (
         unit_codes.new_empty(codes, top_k),
@@ -307,9 +308,9 @@ def _chunked_statistics_backward(
     return grad_latents, grad_codes
 
 
-@_chunked_statistics_backward.register_fake
-def _fake_chunked_statistics_backward(unit_latents: Tensor, unit_codes: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(unit_latents), torch.empty_like(unit_codes)
+_chunked_statistics_backward.register_fake(
+    lambda latents, codes, *_: (torch.empty_like(latents), torch.empty_like(codes))
+)
 
 
 def _statistics_setup_context(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]

@@ -46,7 +46,7 @@ def _scale_pulls_kernel(
     TOP: tl.constexpr,
     CODES: tl.constexpr,
 ):
-    """`Pulls` from the gradients of the statistics, scaled so that the largest is `largest_pull`."""
+    """The gradients of the statistics as `Pulls`, scaled so that the largest is `largest_pull`."""
     rows = tl.program_id(0) * CODES + tl.arange(0, CODES)
     inside = rows < code_count
     maximum = tl.load(largest)
@@ -223,7 +223,7 @@ def _sum_of_parts(parts, rows, depth, row_count, width, splits, ROWS: tl.constex
 
 
 def scale_pulls(top_tokens: Tensor, grad_top: Tensor, grad_negatives: Tensor, scale: float) -> tuple[Pulls, Tensor]:
-    """`Pulls` from the gradients of the statistics, and their largest (a scalar tensor), which was scaled to LARGEST_PULL."""
+    """The gradients of the statistics, scaled to fit float16 (largest: LARGEST_PULL), and the largest before (a scalar tensor)."""
     codes, top_k = top_tokens.shape
     largest = torch.maximum(grad_top.abs().amax(), scale * grad_negatives.abs().amax())
     pulls = Pulls.empty(codes, top_k, largest.device)
@@ -246,9 +246,9 @@ def backward(
     tiling: Tiling | None = None,
     splits: int | None = None,
 ) -> Tensor:
-    """The gradient of the latents (N, D) from the pulls, times upstream · gradient_scale / LARGEST_PULL; in the latents' dtype.
+    """The ArcLoss's gradient in the latents (N, D), from its pulls, times upstream · gradient_scale / LARGEST_PULL.
 
-    Without `upstream`, the gradient of the loss, it may be too small for half precision: it is then float32.
+    It has the latents' dtype. Without `upstream`, the gradient of the loss, it is float32: it may be too small for half precision.
     """
     (count, width), device = latents.shape, latents.device
     dtype = torch.float32 if upstream is None else latents.dtype

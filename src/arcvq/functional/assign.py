@@ -71,9 +71,7 @@ def _row_maximum(scores: Tensor) -> tuple[Tensor, Tensor]:
     return score, group * GROUP + index
 
 
-@_chunked_assign.register_fake
-def _fake_chunked_assign(queries: Tensor, keys: Tensor, bias: Tensor | None) -> Tensor:
-    return torch.empty(queries.shape[0], dtype=torch.int64, device=queries.device)
+_chunked_assign.register_fake(lambda queries, *_: queries.new_empty(queries.shape[0], dtype=torch.int64))
 
 
 def token_counts(tokens: Tensor, codebook_size: int, backend: Backend = "auto") -> Tensor:

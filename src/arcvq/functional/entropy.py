@@ -102,11 +102,7 @@ def _entropy_chunked(
     return entropy, probabilities
 
 
-@_entropy_chunked.register_fake
-def _fake_entropy_chunked(
-    queries: Tensor, keys: Tensor, bias: Tensor, weight: Tensor, temperature: float
-) -> tuple[Tensor, Tensor]:
-    return queries.new_empty(()), queries.new_empty(keys.shape[0])
+_entropy_chunked.register_fake(lambda queries, keys, *_: (queries.new_empty(()), queries.new_empty(keys.shape[0])))
 
 
 @torch.library.custom_op("arcvq::entropy_chunked_backward", mutates_args=())
@@ -133,11 +129,7 @@ def _entropy_chunked_backward(
     return grad_queries, grad_keys, grad_bias
 
 
-@_entropy_chunked_backward.register_fake
-def _fake_entropy_chunked_backward(
-    queries: Tensor, keys: Tensor, bias: Tensor, *_: Tensor | float
-) -> tuple[Tensor, Tensor, Tensor]:
-    return torch.empty_like(queries), torch.empty_like(keys), torch.empty_like(bias)
+_entropy_chunked_backward.register_fake(lambda *inputs: tuple(torch.empty_like(each) for each in inputs[:3]))
 
 
 def _entropy_setup_context(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]

@@ -97,6 +97,7 @@ def arc_loss(
 
 @_on_device
 def _assign(queries: Tensor, keys: Tensor, bias: Tensor | None) -> Tensor:
+    """`assign` by the search kernels."""
     from arcvq.functional import search_kernels
 
     return search_kernels.assign(queries, keys, bias, MIN_NORM)
@@ -105,9 +106,7 @@ def _assign(queries: Tensor, keys: Tensor, bias: Tensor | None) -> Tensor:
 _assign_operator = torch.library.custom_op("arcvq::fused_assign", _assign, mutates_args=())
 
 
-@_assign_operator.register_fake
-def _fake_assign(queries: Tensor, keys: Tensor, bias: Tensor | None) -> Tensor:
-    return torch.empty(queries.shape[0], dtype=torch.int64, device=queries.device)
+_assign_operator.register_fake(lambda queries, *_: queries.new_empty(queries.shape[0], dtype=torch.int64))
 
 
 # ---- sums and counts by code -------------------------------------------------------------------------------------------
@@ -115,6 +114,7 @@ def _fake_assign(queries: Tensor, keys: Tensor, bias: Tensor | None) -> Tensor:
 
 @_on_device
 def _token_sums(values: Tensor, tokens: Tensor, codebook_size: int) -> Tensor:
+    """`token_sums` by the kernels."""
     from arcvq.functional import sum_kernels
 
     return sum_kernels.token_sums(values, tokens, codebook_size)
@@ -122,6 +122,7 @@ def _token_sums(values: Tensor, tokens: Tensor, codebook_size: int) -> Tensor:
 
 @_on_device
 def _token_counts(tokens: Tensor, codebook_size: int) -> Tensor:
+    """`token_counts` by the kernel."""
     from arcvq.functional import sum_kernels
 
     return sum_kernels.token_counts(tokens, codebook_size)
@@ -131,14 +132,10 @@ _token_sums_operator = torch.library.custom_op("arcvq::fused_token_sums", _token
 _token_counts_operator = torch.library.custom_op("arcvq::fused_token_counts", _token_counts, mutates_args=())
 
 
-@_token_sums_operator.register_fake
-def _fake_token_sums(values: Tensor, tokens: Tensor, codebook_size: int) -> Tensor:
-    return values.new_empty(codebook_size, values.shape[1], dtype=torch.float32)
+_token_sums_operator.register_fake(lambda values, _, size: values.new_empty(size, values.shape[1], dtype=torch.float32))
 
 
-@_token_counts_operator.register_fake
-def _fake_token_counts(tokens: Tensor, codebook_size: int) -> Tensor:
-    return tokens.new_empty(codebook_size, dtype=torch.int64)
+_token_counts_operator.register_fake(lambda tokens, size: tokens.new_empty(size, dtype=torch.int64))
 
 
 # ---- the whole loss ------------------------------------------------------------------------------------------------------
@@ -202,6 +199,7 @@ class _ArcLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, Tensor]:
+        """The loss and the tokens; saves the gradient if the latents need one."""
         latents, _, valid, scale, margin, _, smallest_sine, *_ = arguments
         loss, tokens, *rest = _arc_loss(*arguments)
         ctx.mark_non_differentiable(tokens)
@@ -213,6 +211,7 @@ class _ArcLoss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
+        """The gradient that forward saved, times the loss's."""
         (gradient,) = ctx.saved_tensors
         gradient = (grads[0] * gradient).to(ctx.dtype)
         if torch.is_grad_enabled():  # asked for with create_graph
@@ -230,6 +229,7 @@ class _NoSecondDerivative(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
+        """Raise: there is no second derivative."""
         raise ArcvqError("the kernels' ArcLoss has no second derivative: use backend reference for one")
 
 
@@ -240,9 +240,10 @@ _arc_loss_backward_operator = torch.library.custom_op(
 
 
 @_arc_loss_operator.register_fake
-def _fake_arc_loss(
+def _empty_arc_loss_outputs(
     latents: Tensor, codes: Tensor, valid: Tensor | None, scale: float, margin: float, top_k: int, *rest: Any
 ) -> Loss:
+    """Uninitialised outputs of `_arc_loss`, for tracing."""
     tokens, count, depth = latents.shape[0], codes.shape[0], padded_width(codes.shape[1])
     return (
         codes.new_empty(()),
@@ -257,9 +258,9 @@ def _fake_arc_loss(
     )
 
 
-@_arc_loss_backward_operator.register_fake
-def _fake_arc_loss_backward(grad: Tensor, latents: Tensor, *_: Any) -> Tensor:
-    return torch.empty_like(latents, memory_format=torch.contiguous_format)
+_arc_loss_backward_operator.register_fake(
+    lambda _, latents, *__: torch.empty_like(latents, memory_format=torch.contiguous_format)
+)
 
 
 def _arc_loss_setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -275,6 +276,7 @@ def _arc_loss_gradient(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, 
 
 
 def _empty_tokens(latents: Tensor) -> Tensor:
+    """No tokens: (0,), int64."""
     return latents.new_empty(0, dtype=torch.int64)
 
 
@@ -287,6 +289,7 @@ _arc_loss_operator.register_autograd(_arc_loss_gradient, setup_context=_arc_loss
 @torch.library.custom_op("arcvq::fused_statistics", mutates_args=())
 @_on_device
 def _statistics_operator(latents: Tensor, codes: Tensor, valid: Tensor | None, scale: float, top_k: int) -> Triple:
+    """`statistics` by the kernels."""
     from arcvq.functional import arc_kernels, row_kernels
 
     rows = row_kernels.split_rows(latents.contiguous(), codes.contiguous(), MIN_NORM)
@@ -294,9 +297,7 @@ def _statistics_operator(latents: Tensor, codes: Tensor, valid: Tensor | None, s
     return top_cosines, top_tokens, negatives
 
 
-@_statistics_operator.register_fake
-def _fake_statistics(latents: Tensor, codes: Tensor, valid: Tensor | None, scale: float, top_k: int) -> Triple:
-    return _empty_statistics(codes, top_k)
+_statistics_operator.register_fake(lambda latents, codes, valid, scale, top_k: _empty_statistics(codes, top_k))
 
 
 @torch.library.custom_op("arcvq::fused_statistics_backward", mutates_args=())
@@ -321,9 +322,9 @@ def _statistics_backward_operator(
     return arc_backward_kernels.backward(latents, *rows, valid, negatives, pulls, largest, 1.0, scale)
 
 
-@_statistics_backward_operator.register_fake
-def _fake_statistics_backward(latents: Tensor, *_: Any) -> Tensor:
-    return torch.empty_like(latents, memory_format=torch.contiguous_format)
+_statistics_backward_operator.register_fake(
+    lambda latents, *_: torch.empty_like(latents, memory_format=torch.contiguous_format)
+)
 
 
 def _statistics_setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -361,9 +362,9 @@ def _finish_operator(
     return arc_finish_kernels.finish(*statistics, scale, arc_finish_kernels.Margin(margin, smallest_sine, monotone))
 
 
-@_finish_operator.register_fake
-def _fake_finish(top_cosines: Tensor, top_tokens: Tensor, negatives: Tensor, *_: Any) -> Triple:
-    return torch.empty_like(negatives), torch.empty_like(top_cosines), torch.empty_like(negatives)
+_finish_operator.register_fake(
+    lambda top, _, negatives, *__: tuple(torch.empty_like(each) for each in (negatives, top, negatives))
+)
 
 
 def _finish_setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -381,6 +382,7 @@ _finish_operator.register_autograd(_finish_gradient, setup_context=_finish_setup
 
 
 def _empty_statistics(codes: Tensor, top_k: int) -> Triple:
+    """Uninitialised `ArcStatistics`, for tracing."""
     count, device = codes.shape[0], codes.device
     return (
         torch.empty(count, top_k, dtype=torch.float32, device=device),

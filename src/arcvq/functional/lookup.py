@@ -38,6 +38,7 @@ class _Lookup(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
+        """The sum of each code's gradients over its tokens."""
         (grad,) = grads
         (tokens,) = ctx.saved_tensors
         sums = token_sums(grad.reshape(-1, grad.shape[-1]), tokens.reshape(-1), ctx.codebook_size, "triton")

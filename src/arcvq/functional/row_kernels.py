@@ -34,6 +34,7 @@ class SplitRows:
 
     @property
     def depth(self) -> int:
+        """The padded width of a row."""
         return self.halves.shape[2]
 
 

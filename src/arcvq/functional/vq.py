@@ -24,6 +24,7 @@ class _StraightThrough(torch.autograd.Function):
 
     @staticmethod
     def forward(codes: Tensor, latents: Tensor) -> Tensor:
+        """A copy of the codes in the latents' dtype."""
         return codes.to(latents.dtype, copy=True)
 
     @staticmethod
@@ -32,6 +33,7 @@ class _StraightThrough(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
+        """The gradient unchanged for the latents, none for the codes."""
         return None, *grads
 
 

@@ -74,6 +74,7 @@ class CVQ(VQ):
             self.register_buffer("pool", torch.empty(codes, self.code_dim).uniform_(-1 / codes, 1 / codes))
 
     def code_losses(self, latents: Tensor, codes: Tensor, codebook: Tensor, valid: Tensor | None) -> dict[str, Tensor]:
+        """VQ's terms, and in training the contrastive one."""
         losses = super().code_losses(latents, codes, codebook, valid)
         contrastive = self.config.contrastive
         if contrastive is not None and self.training:

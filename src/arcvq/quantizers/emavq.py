@@ -61,9 +61,11 @@ class EMAVQ(VQ):
         self.register_buffer("sums", self.codebook * self.config.init_count)
 
     def make_codebook(self) -> None:
+        """Create `codebook`, here as a buffer."""
         self.register_buffer("codebook", self.initial_codes())
 
     def code_losses(self, latents: Tensor, codes: Tensor, codebook: Tensor, valid: Tensor | None) -> dict[str, Tensor]:
+        """The commitment term alone."""
         return {"commitment": super().code_losses(latents, codes, codebook, valid)["commitment"]}
 
     def move_(self, inputs: UpdateInputs, counts: Tensor) -> None:
@@ -73,12 +75,14 @@ class EMAVQ(VQ):
         ema_update_(self.codebook, self.counts, self.sums, counts, sums, self.config.decay, self.config.epsilon)
 
     def restart_(self, latents: Tensor, valid: Tensor | None, counts: Tensor, restart: Restart) -> Tensor:
+        """Move unused codes onto random latents, and let each count as one token; return which they were, (K,) bool."""
         unused = super().restart_(latents, valid, counts, restart)
         self.counts.copy_(torch.where(unused, 1.0, self.counts))
         self.sums.copy_(torch.where(unused.unsqueeze(1), self.codebook, self.sums))
         return unused
 
     def bound_(self) -> None:
+        """Scale the codes outside this step's ball onto its surface, and their running sums with them."""
         self.samp.bound_(self.codebook, self.step, self.sums)
 
     @torch.no_grad()

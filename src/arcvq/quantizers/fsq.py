@@ -69,6 +69,7 @@ class FSQ(Quantizer):
     def quantize(
         self, latents: Tensor, valid: Tensor | None
     ) -> tuple[Tensor, Tensor, dict[str, Tensor], dict[str, Tensor]]:
+        """Latents (N, code_dim), squashed and rounded → codes, tokens, no losses, stats."""
         with without_autocast(latents):
             bounded = fsq_bound(latents.to(compute_dtype(latents)), self.levels)  # (N, d)
         half = [level // 2 for level in self.levels]

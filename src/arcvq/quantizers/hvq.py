@@ -89,6 +89,7 @@ class HVQ(Quantizer):
     def quantize(
         self, latents: Tensor, valid: Tensor | None
     ) -> tuple[Tensor, Tensor, dict[str, Tensor], dict[str, Tensor]]:
+        """Latents (N, code_dim) → mixtures of codes in training, codes in evaluation; tokens, losses, stats."""
         config = self.config
         logits = distance_logits(latents, self.codebook)  # (N, K)
         with without_autocast(latents):
@@ -123,13 +124,14 @@ class HVQ(Quantizer):
         return (logits + gumbel(logits) if self.config.evaluation == "sample" else logits).argmax(dim=1)
 
     def _update(self, inputs: Sequence[UpdateInputs]) -> None:
+        """After each step: count the tokens, and revive an unused code when it is due."""
         super()._update(inputs)
         if self.config.revival:
             self._revive_(self.step_counts(UpdateInputs.join(inputs)))
 
     @torch.no_grad()
     def _revive_(self, counts: Tensor) -> None:
-        """Add a step's counts (K,), and every `revival.every` steps apply the revival and reset them."""
+        """Add a step's counts (K,); every `revival.every` steps move the least used code if it is unused, and reset the counts."""
         revival = self.config.revival
         assert revival is not None
         self.usage_counts.add_(counts)

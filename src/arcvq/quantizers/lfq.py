@@ -97,6 +97,7 @@ class LFQ(Quantizer):
     def quantize(
         self, latents: Tensor, valid: Tensor | None
     ) -> tuple[Tensor, Tensor, dict[str, Tensor], dict[str, Tensor]]:
+        """The signs of latents (N, code_dim) → codes, tokens, losses, stats."""
         config = self.config
         tokens = lattice_tokens((latents.detach() > 0).to(torch.int64), self.levels)
         codes = self.lookup(tokens)

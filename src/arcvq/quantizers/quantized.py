@@ -53,7 +53,7 @@ class Quantized:
         return (self.quantized, self.tokens, self.loss)[index]
 
     def detach(self) -> Quantized:
-        """The same without the autograd graph, for logs and `after_step`."""
+        """A copy without the autograd graph, for logs and `after_step`."""
         losses = {name: term.detach() for name, term in self.losses.items()}
         stats = {name: value.detach() for name, value in self.stats.items()}
         return replace(self, quantized=self.quantized.detach(), loss=self.loss.detach(), losses=losses, stats=stats)

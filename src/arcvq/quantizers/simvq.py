@@ -46,6 +46,7 @@ class SimVQ(VQ):
             self.register_buffer("scale", torch.ones(self.config.codebook_size, 1))
 
     def make_codebook(self) -> None:
+        """Create the frozen basis and the layer that projects it."""
         self.register_buffer("basis", self.initial_codes())
         self.projection = nn.Linear(self.code_dim, self.code_dim)
 
@@ -57,8 +58,10 @@ class SimVQ(VQ):
             return codes if self.config.ball is None else codes * self.scale
 
     def kmeans_init_(self, latents: Tensor, iterations: int = 10, seed: int = 0) -> None:
+        """Raise: single codes cannot be placed."""
         raise ArcvqError(CODES_MOVE_TOGETHER)
 
     def bound_(self) -> None:
+        """Scale the codes outside this step's ball onto its surface, by their factors in `scale`."""
         if self.config.ball is not None:
             self.samp.bound_(self.codebook, self.step, self.scale)

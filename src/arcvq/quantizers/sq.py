@@ -113,6 +113,7 @@ class SQ(Quantizer):
     def quantize(
         self, latents: Tensor, valid: Tensor | None
     ) -> tuple[Tensor, Tensor, dict[str, Tensor], dict[str, Tensor]]:
+        """Latents (N, code_dim) → mixtures of codes in training, codes in evaluation; tokens, losses, stats."""
         with without_autocast(latents):
             dtype = compute_dtype(latents)
             z, codebook = latents.to(dtype), self.codebook.to(dtype)
@@ -141,6 +142,7 @@ class SQ(Quantizer):
         return codes, tokens, losses, stats
 
     def _update(self, inputs: Sequence[UpdateInputs]) -> None:
+        """After each step: update an adaptive weight's perplexity, and bound the codes."""
         super()._update(inputs)
         with torch.no_grad():
             if self.samp.follows_perplexity:

@@ -127,6 +127,7 @@ class VQ(Quantizer):
     def quantize(
         self, latents: Tensor, valid: Tensor | None
     ) -> tuple[Tensor, Tensor, dict[str, Tensor], dict[str, Tensor]]:
+        """Latents (N, code_dim) → their nearest codes with the estimator's gradient, tokens, losses, stats."""
         config = self.config
         self._check_initialized()
         codebook = self.codebook  # (K, code_dim); read once, because SimVQ computes it
@@ -149,6 +150,7 @@ class VQ(Quantizer):
         return estimate(codes, latents), tokens, losses, stats
 
     def _update(self, inputs: Sequence[UpdateInputs]) -> None:
+        """After each step: move codes, restart unused ones, update an adaptive weight's perplexity, and last bound the codes."""
         super()._update(inputs)
         restart = self.config.restart
         with torch.no_grad():
