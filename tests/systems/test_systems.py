@@ -278,8 +278,11 @@ def test_another_kind_drops_the_systems_own_settings() -> None:
     run: Any = parse_config({"system": "vq-vae-cosine", "quantizer": {"kind": "emavq"}, **LENGTH})
     assert type(run.quantizer) is EMAVQConfig
     assert run.quantizer.metric == "euclidean"
+    assert run.system is None  # it is no row of the tables any more
+    assert parse_config(to_dict(run)) == run
     same: Any = parse_config({"system": "vq-vae-cosine", "quantizer": {"kind": "vq", "codebook_size": 8}, **LENGTH})
     assert (same.quantizer.metric, same.quantizer.codebook_size) == ("cosine", 8)
+    assert same.system == "vq-vae-cosine"
 
 
 @pytest.mark.parametrize("option", ["arc", "ball"])

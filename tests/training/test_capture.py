@@ -127,7 +127,7 @@ def test_batches_are_indices_of_the_images_in_their_order(tmp_path: Path, tiny_s
     fetched = []
     for batch in trainer.batches():
         assert batch["index"].dtype == torch.int64
-        fetched.append(trainer.source.fetch(batch)["image"])
+        fetched.append(trainer.source.fetch(batch)["image"].cpu())
         trainer.position.step += 1
     images = load_images("sample", split="train", limit=56)
     expected = [pixels for epoch in (0, 1) for pixels in batches(images, 16, seed=1, epoch=epoch)]

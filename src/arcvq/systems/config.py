@@ -196,7 +196,8 @@ def config_class(data: Mapping[str, Any]) -> type[RunConfig]:
 
 
 def with_defaults(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings on top of their system's defaults; a kind that the system is not itself with is refused."""
+    """The settings on top of their system's defaults. With another kind of quantizer, say, a run is no longer of its system: then
+    `system` is None, or an error where the system needs its kind."""
     name = data.get("system")
     if name is None:
         if "task" not in data:
@@ -205,14 +206,18 @@ def with_defaults(data: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(name, str) or name not in SYSTEMS:
         raise ArcvqError(f"unknown system {name!r}{did_you_mean(str(name), SYSTEMS)}")
     system = SYSTEMS[name]
-    for section in system.kinds:
-        own, given = system.defaults[section]["kind"], data.get(section)
-        kind = given.get("kind", own) if isinstance(given, Mapping) else own
-        if kind != own:
+    settings = merge(system.defaults, data)
+    for section, defaults in system.defaults.items():
+        own, given = defaults.get("kind") if isinstance(defaults, Mapping) else None, settings[section]
+        kind = given.get("kind") if isinstance(given, Mapping) else own
+        if kind == own:
+            continue
+        if section in system.kinds:
             raise ArcvqError(
                 f"{section}.kind: {name} is made with {own}, got {kind!r}: leave `system` out and say `task: tokenizer`"
             )
-    return merge(system.defaults, data)
+        settings = {"task": "tokenizer", **settings, "system": None}
+    return settings
 
 
 def parse_config(data: Mapping[str, Any]) -> RunConfig:

@@ -41,11 +41,12 @@ def import_parts(path: str | Path) -> None:
     path = Path(path)
     if not path.is_file():
         raise ArcvqError(f"{path}: no such file: --import takes a Python file")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    name = f"{path.resolve()} (imported)"  # no other module has this name
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ArcvqError(f"{path}: not a Python file: --import takes a file that ends in .py")
     module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault(path.stem, module)  # dataclasses look their module up
+    sys.modules[name] = module  # dataclasses look their module up
     try:
         spec.loader.exec_module(module)
     except ArcvqError as error:
