@@ -6,8 +6,8 @@ import torch
 from torch.library import opcheck
 
 from arcvq import ArcVQ, ArcvqError, functional
-from arcvq.functional import arc_backward_kernels, arc_kernels, row_kernels, search_kernels
-from arcvq.functional.tilings import Tiling
+from arcvq.functional.kernels import arc_backward_kernels, arc_kernels, row_kernels, search_kernels
+from arcvq.functional.kernels.tilings import Tiling
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 

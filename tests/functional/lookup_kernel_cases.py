@@ -5,8 +5,8 @@ import torch
 from torch.library import opcheck
 
 from arcvq import VQ, functional
-from arcvq.functional import sum_kernels
-from arcvq.functional.tilings import MAX_HISTOGRAM_CODES
+from arcvq.functional.kernels import sum_kernels
+from arcvq.functional.kernels.tilings import MAX_HISTOGRAM_CODES
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 

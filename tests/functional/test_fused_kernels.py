@@ -86,7 +86,7 @@ def test_kernels_compile_for_absent_gpu(name: str) -> None:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    kernel = pkgutil.resolve_name(f"arcvq.functional.{name}")
+    kernel = pkgutil.resolve_name(f"arcvq.functional.kernels.{name}")
     signature = {}
     for argument in kernel.arg_names:
         if argument in CONSTANTS:
@@ -106,7 +106,13 @@ def test_kernels_compile_for_absent_gpu(name: str) -> None:
 @pytest.mark.parametrize("biased", [False, True])
 def test_launches_declare_all_varying_arguments(biased: bool, masked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Varying are tensors from the caller, and integers that Triton specialises on; constants come in the signature's order."""
-    from arcvq.functional import arc_backward_kernels, arc_finish_kernels, arc_kernels, row_kernels, search_kernels
+    from arcvq.functional.kernels import (
+        arc_backward_kernels,
+        arc_finish_kernels,
+        arc_kernels,
+        row_kernels,
+        search_kernels,
+    )
 
     latents, codes, bias, negatives = torch.randn(40, 16), torch.randn(9, 16), torch.rand(9), torch.randn(9)
     valid = torch.ones(40, dtype=torch.bool) if masked else None

@@ -8,9 +8,9 @@ from torch import Tensor
 from arcvq.errors import ArcvqError
 from arcvq.functional import fused
 from arcvq.functional.chunks import Backend, check_search_shapes, choose_backend, code_blocks, token_blocks
+from arcvq.functional.kernels.tilings import MAX_HISTOGRAM_CODES
 from arcvq.functional.precision import compute_dtype, ieee_matmul, matmul, without_autocast
 from arcvq.functional.similarity import Metric, check_metric, half_square, search_operands
-from arcvq.functional.tilings import MAX_HISTOGRAM_CODES
 
 # Scores in a group of `_row_maximum`.
 GROUP = 128

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from arcvq.errors import ArcvqError
+from arcvq.functional.kernels.tilings import padded_width
 from arcvq.functional.similarity import MIN_NORM
-from arcvq.functional.tilings import padded_width
 
 Triple = tuple[Tensor, Tensor, Tensor]
 Loss = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
@@ -98,7 +98,7 @@ def arc_loss(
 @_on_device
 def _assign(queries: Tensor, keys: Tensor, bias: Tensor | None) -> Tensor:
     """`assign` by the search kernels."""
-    from arcvq.functional import search_kernels
+    from arcvq.functional.kernels import search_kernels
 
     return search_kernels.assign(queries, keys, bias, MIN_NORM)
 
@@ -115,7 +115,7 @@ _assign_operator.register_fake(lambda queries, *_: queries.new_empty(queries.sha
 @_on_device
 def _token_sums(values: Tensor, tokens: Tensor, codebook_size: int) -> Tensor:
     """`token_sums` by the kernels."""
-    from arcvq.functional import sum_kernels
+    from arcvq.functional.kernels import sum_kernels
 
     return sum_kernels.token_sums(values, tokens, codebook_size)
 
@@ -123,7 +123,7 @@ def _token_sums(values: Tensor, tokens: Tensor, codebook_size: int) -> Tensor:
 @_on_device
 def _token_counts(tokens: Tensor, codebook_size: int) -> Tensor:
     """`token_counts` by the kernel."""
-    from arcvq.functional import sum_kernels
+    from arcvq.functional.kernels import sum_kernels
 
     return sum_kernels.token_counts(tokens, codebook_size)
 
@@ -154,7 +154,7 @@ def _arc_loss(
     search: bool,
 ) -> Loss:
     """The loss, the tokens, and the tensors that `_arc_loss_backward` needs."""
-    from arcvq.functional import arc_finish_kernels, arc_kernels, row_kernels, search_kernels
+    from arcvq.functional.kernels import arc_finish_kernels, arc_kernels, row_kernels, search_kernels
 
     latents, codes = latents.contiguous(), codes.contiguous()
     z, c = row_kernels.split_rows(latents, codes, MIN_NORM)
@@ -182,7 +182,7 @@ def _arc_loss_backward(
     smallest_sine: float,
 ) -> Tensor:
     """The gradient of the latents, times `grad` where it is given."""
-    from arcvq.functional import arc_backward_kernels, arc_finish_kernels, row_kernels
+    from arcvq.functional.kernels import arc_backward_kernels, arc_finish_kernels, row_kernels
 
     z = row_kernels.SplitRows(z_halves, z_inverse)
     c = row_kernels.SplitRows(c_halves, negatives)  # any tensor: the codes' inverse norms are not used
@@ -290,7 +290,7 @@ _arc_loss_operator.register_autograd(_arc_loss_gradient, setup_context=_arc_loss
 @_on_device
 def _statistics_operator(latents: Tensor, codes: Tensor, valid: Tensor | None, scale: float, top_k: int) -> Triple:
     """`statistics` by the kernels."""
-    from arcvq.functional import arc_kernels, row_kernels
+    from arcvq.functional.kernels import arc_kernels, row_kernels
 
     rows = row_kernels.split_rows(latents.contiguous(), codes.contiguous(), MIN_NORM)
     top_cosines, top_tokens, negatives = arc_kernels.statistics(*rows, valid, scale, top_k)
@@ -312,7 +312,7 @@ def _statistics_backward_operator(
     grad_negatives: Tensor,
     scale: float,
 ) -> Tensor:
-    from arcvq.functional import arc_backward_kernels, row_kernels
+    from arcvq.functional.kernels import arc_backward_kernels, row_kernels
 
     latents = latents.contiguous()
     rows = row_kernels.split_rows(latents, codes.contiguous(), MIN_NORM)
@@ -356,7 +356,7 @@ def _finish_operator(
     monotone: bool,
 ) -> Triple:
     """Each code's loss, and its slopes in the top cosines and in the negatives."""
-    from arcvq.functional import arc_finish_kernels
+    from arcvq.functional.kernels import arc_finish_kernels
 
     statistics = (top_cosines.contiguous(), top_tokens.contiguous(), negatives.contiguous())
     return arc_finish_kernels.finish(*statistics, scale, arc_finish_kernels.Margin(margin, smallest_sine, monotone))

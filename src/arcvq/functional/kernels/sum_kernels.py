@@ -11,9 +11,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from arcvq.functional.launches import cdiv, next_power_of_two, split_into_parts
-from arcvq.functional.row_kernels import load_rows
-from arcvq.functional.tilings import SUMS, Tiling, use_one_hot
+from arcvq.functional.kernels.launches import cdiv, next_power_of_two, split_into_parts
+from arcvq.functional.kernels.row_kernels import load_rows
+from arcvq.functional.kernels.tilings import SUMS, Tiling, use_one_hot
 
 # Programs: as many as a large GPU runs at once, and no more, because each writes partial sums that are added up.
 SUM_PROGRAMS = 396

@@ -12,8 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from arcvq.functional.launches import PROGRAMS, cdiv, launch, split_into_parts
-from arcvq.functional.row_kernels import (
+from arcvq.functional.kernels.launches import PROGRAMS, cdiv, launch, split_into_parts
+from arcvq.functional.kernels.row_kernels import (
     SPLIT_NORM,
     SplitRows,
     first_index_of,
@@ -22,7 +22,7 @@ from arcvq.functional.row_kernels import (
     split_row_scores,
     split_rows,
 )
-from arcvq.functional.tilings import Tiling, tiling_for
+from arcvq.functional.kernels.tilings import Tiling, tiling_for
 
 
 @triton.jit(do_not_specialize=["query_count", "key_count", "split_size"])

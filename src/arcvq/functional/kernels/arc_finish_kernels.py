@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from arcvq.functional.launches import cdiv, next_power_of_two
+from arcvq.functional.kernels.launches import cdiv, next_power_of_two
 
 # Pulls are scaled so that the largest is this: well below float16's largest (65,504), to keep the small ones above its smallest.
 LARGEST_PULL = 16384.0

@@ -14,8 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from arcvq.functional.launches import cdiv, launch
-from arcvq.functional.tilings import padded_width
+from arcvq.functional.kernels.launches import cdiv, launch
+from arcvq.functional.kernels.tilings import padded_width
 
 # The norm of a row before it is split: small elements stay above float16's smallest normal number, products below its largest.
 SPLIT_NORM = 64.0

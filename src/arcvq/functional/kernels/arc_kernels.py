@@ -9,9 +9,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from arcvq.functional.arc_finish_kernels import LARGEST_PULL, Margin, Pulls, base_two_exponent, code_losses
-from arcvq.functional.launches import PROGRAMS, cdiv, launch, next_power_of_two, split_into_parts
-from arcvq.functional.row_kernels import (
+from arcvq.functional.kernels.arc_finish_kernels import LARGEST_PULL, Margin, Pulls, base_two_exponent, code_losses
+from arcvq.functional.kernels.launches import PROGRAMS, cdiv, launch, next_power_of_two, split_into_parts
+from arcvq.functional.kernels.row_kernels import (
     SPLIT_NORM,
     SplitRows,
     add_split_products,
@@ -20,7 +20,7 @@ from arcvq.functional.row_kernels import (
     low_half_pointer,
     split_row_scores,
 )
-from arcvq.functional.tilings import Tiling, tiling_for
+from arcvq.functional.kernels.tilings import Tiling, tiling_for
 
 # Top tokens at most, of all parts together, that the merge loads for one code.
 MAX_ENTRIES = 2048
