@@ -12,7 +12,7 @@ import yaml
 from safetensors.torch import save_file
 
 from arcvq.analysis import Finding, RunHistory, diagnose
-from arcvq.analysis.illustrations import distances
+from arcvq.analysis.illustrations import distances_illustration
 from arcvq.metrics import near_duplicate_share
 
 Writer = Callable[..., Path]
@@ -147,7 +147,7 @@ def test_near_duplicates_equal_the_metric(write_run_folder: Writer, tmp_path: Pa
         expected = round(100 * near_duplicate_share(codebook)["distance"])
         evidence = findings_by_symptom(run)["near-duplicate codes"].evidence
         assert f"{expected} of 100 codes" in evidence
-        assert f"{expected} near duplicates" in distances([run]).caption
+        assert f"{expected} near duplicates" in distances_illustration([run]).caption
     distinct = with_last_snapshot(
         write_run_folder(tmp_path / "one", system="vq-vae"), torch.eye(8), torch.full((8,), 99)
     )

@@ -166,14 +166,14 @@ def test_captions_state_numbers(collapsed: RunHistory, healthy: RunHistory, pict
 @pytest.mark.usefixtures("quick_figures")
 def test_caption_warns_of_different_objectives(collapsed: RunHistory, healthy: RunHistory) -> None:
     other = dataclasses.replace(healthy, config={**healthy.config, "objective": {"reconstruction": "l1"}})
-    assert "nor are the reconstruction terms" in illustrations.losses([collapsed, other]).caption
+    assert "nor are the reconstruction terms" in illustrations.losses_illustration([collapsed, other]).caption
 
 
 @pytest.mark.usefixtures("quick_figures")
 def test_caption_mentions_sampling_of_large_codebook(healthy: RunHistory, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "are shown" not in illustrations.code_map([healthy]).caption
+    assert "are shown" not in illustrations.code_map_illustration([healthy]).caption
     monkeypatch.setattr(illustrations, "MAP_LIMIT", 50)
-    assert "50 codes are shown" in illustrations.code_map([healthy]).caption
+    assert "50 codes are shown" in illustrations.code_map_illustration([healthy]).caption
 
 
 def test_different_protocol_hashes_have_no_best(collapsed: RunHistory, healthy: RunHistory) -> None:

@@ -37,11 +37,18 @@ class Illustration:
 def make_illustrations(runs: Runs) -> list[Illustration]:
     """All figures except the reconstructions, in the order of the page."""
     with_codebook = [run for run in runs if run.has_codebook]
-    codebook_figures = (usage, code_map, norms, distances, frequency) if with_codebook else ()
-    return [*(draw(with_codebook) for draw in codebook_figures), quality(runs), losses(runs)]
+    codebook_figures = (
+        usage_illustration,
+        code_map_illustration,
+        norms_illustration,
+        distances_illustration,
+        frequency_illustration,
+    )
+    drawn = [draw(with_codebook) for draw in codebook_figures] if with_codebook else []
+    return [*drawn, quality_illustration(runs), losses_illustration(runs)]
 
 
-def reconstructions(
+def reconstructions_illustration(
     originals: Tensor, reconstructed: Mapping[str, Tensor], positions: Mapping[str, int]
 ) -> Illustration:
     """Test images and their reconstructions by each run; `positions` of the runs set their colours."""
@@ -59,7 +66,7 @@ def reconstructions(
     )
 
 
-def usage(runs: Runs) -> Illustration:
+def usage_illustration(runs: Runs) -> Illustration:
     """Usage and perplexity over training."""
 
     def final_usage(run: RunHistory) -> str:
@@ -85,7 +92,7 @@ def usage(runs: Runs) -> Illustration:
     )
 
 
-def code_map(runs: Runs) -> Illustration:
+def code_map_illustration(runs: Runs) -> Illustration:
     """The codes in two dimensions."""
     unused = _per_run(runs, lambda run: f"has {run.last_snapshot.size - run.last_snapshot.used_count:,} unused codes")
     return Illustration(
@@ -98,8 +105,8 @@ def code_map(runs: Runs) -> Illustration:
     )
 
 
-def norms(runs: Runs) -> Illustration:
-    """Histograms of the norms of the codes."""
+def norms_illustration(runs: Runs) -> Illustration:
+    """Histograms of the norms of used and unused codes, early and late in the training."""
 
     def final_norms(run: RunHistory) -> str:
         snapshot = run.last_snapshot
@@ -118,7 +125,7 @@ def norms(runs: Runs) -> Illustration:
     )
 
 
-def distances(runs: Runs) -> Illustration:
+def distances_illustration(runs: Runs) -> Illustration:
     """Heat maps of the distances between codes."""
     duplicates = _per_run(runs, lambda run: f"has {run.last_snapshot.near_duplicate_count:,} near duplicates")
     return Illustration(
@@ -133,7 +140,7 @@ def distances(runs: Runs) -> Illustration:
     )
 
 
-def frequency(runs: Runs) -> Illustration:
+def frequency_illustration(runs: Runs) -> Illustration:
     """Tokens per code, most used codes first."""
 
     def needed_codes(run: RunHistory) -> str:
@@ -149,7 +156,7 @@ def frequency(runs: Runs) -> Illustration:
     )
 
 
-def quality(runs: Runs) -> Illustration:
+def quality_illustration(runs: Runs) -> Illustration:
     """PSNR and error over training."""
 
     def final_psnr(run: RunHistory) -> str:
@@ -165,7 +172,7 @@ def quality(runs: Runs) -> Illustration:
     )
 
 
-def losses(runs: Runs) -> Illustration:
+def losses_illustration(runs: Runs) -> Illustration:
     """Every term of the loss over training."""
 
     def final_reconstruction(run: RunHistory) -> str:

@@ -36,7 +36,7 @@ def write_report(
     ordered = {run.name: reconstructions[run.name] for run in runs if reconstructions and run.name in reconstructions}
     if originals is not None and ordered:
         positions = {run.name: position for position, run in enumerate(runs)}
-        sections.append(page.figure_section(illustrations.reconstructions(originals, ordered, positions)))
+        sections.append(page.figure_section(illustrations.reconstructions_illustration(originals, ordered, positions)))
     sections.append(("metrics", "Metrics", page.metrics_table(runs, compare_metrics(runs))))
     sections.append(("diagnosis", "Diagnosis", page.findings_cards({run.name: diagnose(run) for run in runs})))
     if notes:

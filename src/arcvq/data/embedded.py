@@ -19,7 +19,7 @@ SIDE = 28
 
 @cache
 def load_sample(split: str) -> InMemoryImages:
-    """One split of the sample, decoded once per process. The file format is described in sample/README.md."""
+    """The train or test split of the embedded sample, with labels, decoded once per process. sample/README.md has the format."""
     content = sample_bytes()
     total = sum(COUNTS.values())
     first, last = (0, COUNTS["train"]) if split == "train" else (COUNTS["train"], total)

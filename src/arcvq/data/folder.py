@@ -111,7 +111,7 @@ def load_folder(
     unreadable = [header for header in headers if isinstance(header, UnreadableImage)]
     if len(unreadable) == len(headers):
         raise_if_unreadable(unreadable)
-    channels, height, width = common_format(every_path, headers, image_size)
+    channels, height, width = common_shape(every_path, headers, image_size)
     paths = splits[split]
     if not paths:
         raise ArcvqError(f"{folder} has no image for the {split} split; it needs at least 2 images")
@@ -185,10 +185,10 @@ def files_below(folder: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
             yield from files_below(path, above)
 
 
-def common_format(
+def common_shape(
     paths: Sequence[FoundFile], headers: Sequence[Header | UnreadableImage], image_size: Size | None
 ) -> tuple[int, int, int]:
-    """Channels, height and width for all images of the folder; one channel only if all are greyscale."""
+    """(channels, height, width) for all images; one channel only if all are grey. An error if sizes differ and no size is given."""
     read = [(path, header) for (_, path), header in zip(paths, headers) if isinstance(header, Header)]
     channels = 1 if all(header.grey for _, header in read) else 3
     if image_size is not None:

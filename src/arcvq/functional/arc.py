@@ -75,7 +75,7 @@ def assign_and_arc_loss(
     monotone: bool = False,
     valid: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The tokens (N,) that `assign` gives by cosine, and `arc_loss`. The kernels compute both from one read of the rows."""
+    """The tokens (N,) of the nearest codes by cosine, and the ArcLoss. The kernels compute both from one read of the latents."""
     learns = codebook.requires_grad and not stop_gradient
     if choose_backend(backend, latents) == "triton" and _use_kernels(learns, top_k):
         _check_batch(latents, codebook, top_k)

@@ -65,7 +65,7 @@ def token_counts(tokens: Tensor, codebook_size: int) -> Tensor:
 
 def statistics(latents: Tensor, codes: Tensor, valid: Tensor | None, scale: float, top_k: int) -> Triple:
     """The `ArcStatistics` of latents and codes of any norm. Only the latents get a gradient."""
-    return _statistics_operator(latents, codes, valid, scale, top_k)
+    return _arc_statistics_operator(latents, codes, valid, scale, top_k)
 
 
 def finish(statistics: Triple, scale: float, margin: float, smallest_sine: float, monotone: bool) -> Tensor:
@@ -288,8 +288,8 @@ _arc_loss_operator.register_autograd(_arc_loss_gradient, setup_context=_arc_loss
 
 @torch.library.custom_op("arcvq::fused_statistics", mutates_args=())
 @_on_device
-def _statistics_operator(latents: Tensor, codes: Tensor, valid: Tensor | None, scale: float, top_k: int) -> Triple:
-    """`statistics` by the kernels."""
+def _arc_statistics_operator(latents: Tensor, codes: Tensor, valid: Tensor | None, scale: float, top_k: int) -> Triple:
+    """For each code: its top-k cosines, their tokens, and log Σ exp of the other tokens' logits. Implements `statistics`."""
     from arcvq.functional.kernels import arc_kernels, row_kernels
 
     rows = row_kernels.split_rows(latents.contiguous(), codes.contiguous(), MIN_NORM)
@@ -297,7 +297,7 @@ def _statistics_operator(latents: Tensor, codes: Tensor, valid: Tensor | None, s
     return top_cosines, top_tokens, negatives
 
 
-_statistics_operator.register_fake(lambda latents, codes, valid, scale, top_k: _empty_statistics(codes, top_k))
+_arc_statistics_operator.register_fake(lambda latents, codes, valid, scale, top_k: _empty_statistics(codes, top_k))
 
 
 @torch.library.custom_op("arcvq::fused_statistics_backward", mutates_args=())
@@ -341,7 +341,7 @@ def _statistics_gradient(
     return gradient, None, None, None, None
 
 
-_statistics_operator.register_autograd(_statistics_gradient, setup_context=_statistics_setup_context)
+_arc_statistics_operator.register_autograd(_statistics_gradient, setup_context=_statistics_setup_context)
 
 
 @torch.library.custom_op("arcvq::fused_finish", mutates_args=())

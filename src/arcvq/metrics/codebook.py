@@ -62,7 +62,7 @@ class Neighbours:
 
 
 def neighbours(codebook: Tensor) -> Neighbours:
-    """Nearest neighbour of every code, and the uniformity, in float64; in blocks of rows, to save memory."""
+    """Distance and cosine of every code to its nearest other code, and the uniformity, in float64 and in blocks of rows."""
     codes = check_codebook(codebook)
     size = len(codes)
     if size < 2:

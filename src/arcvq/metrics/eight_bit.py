@@ -81,7 +81,7 @@ def start_on_each_image(images: Tensor, change: Callable[[Image.Image], Image.Im
 
 
 def emulate_pil_resize(images: Tensor, size: int) -> Tensor:
-    """Resize on a GPU with the same bits as Pillow's bilinear filter.
+    """Resize uint8 images (B, C, H, W) to (B, C, size, size), with the same bits as Pillow's bilinear filter, on any device.
 
     As Pillow does, weights are multiples of 2^-22, applied along the rows, then along the columns, with rounding to 8 bits after
     each. On a CPU, Pillow itself is faster.

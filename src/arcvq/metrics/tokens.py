@@ -66,7 +66,7 @@ class TokenCounts:
 def geometry_results(
     wanted: set[str], codebook: Tensor | None, counts: Tensor | None
 ) -> tuple[dict[str, float], dict[str, str]]:
-    """The geometry of the codebook if wanted, or the reason why it is missing."""
+    """The metrics of the codebook's geometry, and the reason if there are none. Both are empty if not wanted."""
     if "geometry" not in wanted:
         return {}, {}
     if codebook is None:

@@ -79,7 +79,7 @@ class Attachment:
         self._handle = self.optimizer.register_step_post_hook(self._on_step)
 
     def track(self, output: Quantized) -> None:
-        """Make the output pending for the next update once its gradient is computed."""
+        """Register hooks: when backward reaches this output, it becomes one of those that the next update uses."""
         if torch.compiler.is_compiling():
             raise ArcvqError(
                 "attach is for eager loops: with torch.compile call after_step(output) after the optimizer's step"

@@ -156,7 +156,7 @@ class Samp(nn.Module):
         return self._weight.at(step, self.total_steps)
 
     def loss(self, latents: Tensor, codebook: Tensor, valid: Tensor | None = None, synchronize: bool = False) -> Tensor:
-        """The unweighted ArcLoss of latents (N, D), over the batch of all processes when `synchronize`."""
+        """The unweighted ArcLoss of latents (N, D). With `synchronize`, the latents of all processes count as one batch."""
         arc = self._arc_options(latents, synchronize)
         if not synchronize or distributed.world_size() == 1:
             return arc_loss(latents, codebook, **arc, valid=valid)

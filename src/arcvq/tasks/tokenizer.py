@@ -136,6 +136,7 @@ class TokenizerTask(Task):
         return {**result.metrics, **reconstruct.metrics, **codebook_state(tokenizer.quantizer)}
 
     def save(self, folder: Path, notes: dict[str, Any]) -> None:
+        """Save the tokenizer for `Tokenizer.from_pretrained`; `notes` are for its model card."""
         self.tokenizer.save_pretrained(folder, notes=notes)
 
     def facts(self, source: Source) -> dict[str, str]:

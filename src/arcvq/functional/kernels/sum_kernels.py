@@ -208,7 +208,7 @@ def _sorted_token_sums(values: Tensor, tokens: Tensor, code_count: int) -> Tenso
 
 @triton.jit(do_not_specialize=["token_count", "code_count"])
 def _counts_kernel(tokens, counts, token_count, code_count, TOKENS: tl.constexpr, BINS: tl.constexpr):
-    """How many tokens of one block each code has."""
+    """Write how often each code occurs in one block of tokens, as one row of `counts`."""
     block = tl.program_id(0)
     rows = block * TOKENS + tl.arange(0, TOKENS)
     token = tl.load(tokens + rows, mask=rows < token_count, other=-1).to(tl.int32)
