@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from arcvq.analysis import Finding, RunHistory, diagnose
 from arcvq.analysis.illustrations import distances_illustration
-from arcvq.metrics import near_duplicate_share
+from arcvq.metrics import near_duplicate_shares
 
 Writer = Callable[..., Path]
 
@@ -144,7 +144,7 @@ def test_near_duplicates_equal_the_metric(write_run_folder: Writer, tmp_path: Pa
     counts = torch.cat([torch.full((10,), 1000), torch.zeros(90, dtype=torch.int64)])
     for name, codebook in {"tiny": tiny_unused, "twins": twins}.items():
         run = with_last_snapshot(write_run_folder(tmp_path / name, system="vq-vae"), codebook, counts)
-        expected = round(100 * near_duplicate_share(codebook)["distance"])
+        expected = round(100 * near_duplicate_shares(codebook)["distance"])
         evidence = findings_by_symptom(run)["near-duplicate codes"].evidence
         assert f"{expected} of 100 codes" in evidence
         assert f"{expected} near duplicates" in distances_illustration([run]).caption

@@ -9,7 +9,7 @@ from arcvq.metrics import (
     codebook,
     coverage,
     geometry,
-    near_duplicate_share,
+    near_duplicate_shares,
     nearest_neighbour_distance,
     neighbours,
     norms,
@@ -99,8 +99,8 @@ def test_norms_of_known_codes() -> None:
 def test_near_duplicates_by_cosine_and_by_distance() -> None:
     # Codes 0 and 1 have one direction but are far apart; 2 and 3 are close; 4 has no duplicate.
     codes = torch.tensor([[1.0, 0, 0], [9.0, 0, 0], [0, 5.0, 0], [0, 5.0, 0.01], [0, 0, -4.0]])
-    assert near_duplicate_share(codes) == pytest.approx({"cosine": 0.8, "distance": 0.4})
-    assert near_duplicate_share(torch.eye(4)) == {"cosine": 0.0, "distance": 0.0}
+    assert near_duplicate_shares(codes) == pytest.approx({"cosine": 0.8, "distance": 0.4})
+    assert near_duplicate_shares(torch.eye(4)) == {"cosine": 0.0, "distance": 0.0}
 
 
 def test_geometry_has_all_statistics() -> None:

@@ -79,7 +79,7 @@ TABLE = [f"{data}/{name}" for data in DATA_SETS for name in NAMES]
 def test_every_data_set_has_every_preset() -> None:
     others = [f"{data}/{name}" for data in DATA_SETS for name in OTHERS]
     recipes = [f"{data}/arcvq-scaffold" for data in DATA_SETS]
-    assert preset_names() == sorted([*TABLE, *others, *recipes, "sample/tiny"])
+    assert list(preset_names()) == sorted([*TABLE, *others, *recipes, "sample/tiny"])
 
 
 @pytest.mark.parametrize("name", OTHERS)

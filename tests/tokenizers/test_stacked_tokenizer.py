@@ -224,7 +224,7 @@ def test_half_precision_keeps_code_search_in_float32(images: Tensor) -> None:
     assert not torch.equal(copies, tokenizer.decode(exact))
     assert (copies - tokenizer.decode(exact)).abs().mean() < 0.05
     assert torch.equal(tokenizer.encode(images, batch_size=5), exact)
-    select, latents = tokenizer.levels_below[0].quantizer.select_codes, torch.randn(3, 8, 4, 4)
+    select, latents = tokenizer.levels_below[0].quantizer.quantize_as_in_evaluation, torch.randn(3, 8, 4, 4)
     with torch.autocast("cpu", torch.bfloat16):
         inside = select(latents)
     assert torch.equal(inside, select(latents))

@@ -86,6 +86,7 @@ def is_short_plain_run(history: RunHistory) -> bool:
 
 
 def _find_nonfinite_loss(history: RunHistory) -> Iterator[Finding]:
+    """Yield a finding if a loss term is NaN or infinite."""
     # A null total was NaN; a null term is one that the system does not have.
     steps = [
         line["step"]
@@ -103,6 +104,7 @@ def _find_nonfinite_loss(history: RunHistory) -> Iterator[Finding]:
 
 
 def _find_nonfinite_codes(history: RunHistory) -> Iterator[Finding]:
+    """Yield a finding if codes hold NaN or infinite values."""
     snapshot = history.last_snapshot
     broken = int((~snapshot.finite).sum())
     if broken:
@@ -115,6 +117,7 @@ def _find_nonfinite_codes(history: RunHistory) -> Iterator[Finding]:
 
 
 def _find_dead_codes(history: RunHistory) -> Iterator[Finding]:
+    """Yield a finding if many codes have no token in the last evaluation."""
     snapshot = history.last_snapshot
     share = 1.0 - snapshot.usage
     if share <= DEAD_SHARE_WARNING:
@@ -171,6 +174,7 @@ def _find_norm_imbalance(history: RunHistory) -> Iterator[Finding]:
 
 
 def _find_near_duplicates(history: RunHistory) -> Iterator[Finding]:
+    """Yield a finding if many codes are near duplicates of another."""
     snapshot = history.last_snapshot
     share = snapshot.near_duplicate_count / snapshot.size
     if share > DUPLICATE_SHARE:

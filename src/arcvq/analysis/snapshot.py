@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from arcvq.errors import ArcvqError
-from arcvq.metrics import near_duplicate_share
+from arcvq.metrics import near_duplicate_shares
 from arcvq.storage import read_tensors
 
 FloatArray = NDArray[np.float64]
@@ -79,7 +79,7 @@ class Snapshot:
     def near_duplicate_count(self) -> int:
         """Number of finite codes with another code close by, as counted by the metric `near_duplicate_share_distance`."""
         codes = torch.from_numpy(self.codebook[self.finite])
-        return round(near_duplicate_share(codes)["distance"] * len(codes)) if len(codes) > 1 else 0
+        return round(near_duplicate_shares(codes)["distance"] * len(codes)) if len(codes) > 1 else 0
 
     def most_used_first(self) -> IntArray:
         """Indices of the finite codes by falling count; ties keep the codebook's order."""

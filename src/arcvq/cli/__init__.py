@@ -68,6 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
+    """The parser of `arcvq` with all its commands."""
     parser = Parser(
         prog="arcvq",
         description="Learned discrete image tokens, with codebooks that stay alive.",

@@ -64,4 +64,5 @@ def positive_int(text: str) -> int:
 
 
 def print_json(value: Any) -> None:
+    """Print a value as indented JSON."""
     print(json.dumps(value, indent=2, ensure_ascii=False))

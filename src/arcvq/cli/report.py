@@ -9,6 +9,7 @@ from arcvq.cli.command import Commands, add_import_option, print_json
 
 
 def add_report(commands: Commands) -> None:
+    """Add the command `arcvq report`."""
     sub = commands.add(
         "report",
         report,

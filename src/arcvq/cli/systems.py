@@ -8,6 +8,7 @@ from arcvq.cli.command import Commands, print_json
 
 
 def add_systems(commands: Commands) -> None:
+    """Add the command `arcvq systems`."""
     sub = commands.add("systems", systems, "list the systems that can be trained", "  arcvq systems --json")
     sub.add_argument("--json", action="store_true", help="print as JSON")
 
@@ -26,6 +27,7 @@ def systems(arguments: argparse.Namespace) -> int:
 
 
 def add_presets(commands: Commands) -> None:
+    """Add the command `arcvq presets`, which lists the presets or shows one."""
     sub = commands.add(
         "presets", presets, "list the presets, or show one", "  arcvq presets\n  arcvq presets cifar10/arcvq-vae"
     )

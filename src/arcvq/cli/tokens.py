@@ -14,6 +14,7 @@ from arcvq.errors import ArcvqError
 
 
 def add_reconstruct(commands: Commands) -> None:
+    """Add the command `arcvq reconstruct`."""
     sub = commands.add(
         "reconstruct",
         reconstruct,
@@ -41,6 +42,7 @@ def reconstruct(arguments: argparse.Namespace) -> int:
 
 
 def add_encode(commands: Commands) -> None:
+    """Add the command `arcvq encode`."""
     sub = commands.add("encode", encode, "turn images into tokens", "  arcvq encode tiny photo.png --out tokens.npz")
     _add_image_arguments(sub)
     sub.add_argument("--out", type=Path, required=True, metavar="TOKENS.npz", help="the token file to write")
@@ -70,6 +72,7 @@ def encode(arguments: argparse.Namespace) -> int:
 
 
 def add_decode(commands: Commands) -> None:
+    """Add the command `arcvq decode`."""
     sub = commands.add("decode", decode, "turn tokens into images", "  arcvq decode tiny tokens.npz --out out")
     sub.add_argument("run", metavar="RUN", help="a run, a saved tokenizer, or an embedded one (tiny)")
     sub.add_argument("tokens", type=Path, metavar="TOKENS.npz")
@@ -92,6 +95,7 @@ def decode(arguments: argparse.Namespace) -> int:
 
 
 def _add_image_arguments(sub: argparse.ArgumentParser) -> None:
+    """Add the arguments that name a tokenizer and images."""
     sub.add_argument("run", metavar="RUN", help="a run, a saved tokenizer, or an embedded one (tiny)")
     sub.add_argument("images", nargs="+", metavar="IMAGE", help="image files, or folders of them")
     sub.add_argument(
@@ -104,6 +108,7 @@ def _add_image_arguments(sub: argparse.ArgumentParser) -> None:
 
 
 def _add_inference_options(sub: argparse.ArgumentParser) -> None:
+    """Add --precision, --batch-size, --compile, --channels-last and --device."""
     sub.add_argument("--device", metavar="NAME", help="default: cuda if there is one, else cpu")
     sub.add_argument(
         "--precision", default="fp32", metavar="NAME", help="of encoder and decoder: fp32 (default), tf32, fp16 or bf16"

@@ -12,6 +12,7 @@ from arcvq.errors import ArcvqError
 
 
 def add_demo(commands: Commands) -> None:
+    """Add the command `arcvq demo`."""
     sub = commands.add(
         "demo",
         demo,
@@ -44,6 +45,7 @@ def demo(arguments: argparse.Namespace) -> int:
 
 
 def add_train(commands: Commands) -> None:
+    """Add the command `arcvq train`."""
     sub = commands.add(
         "train",
         train,
@@ -130,6 +132,7 @@ def _print_dry_run(config: Any, as_json: bool) -> int:
 
 
 def add_evaluate(commands: Commands) -> None:
+    """Add the command `arcvq evaluate`."""
     sub = commands.add(
         "evaluate",
         evaluate,

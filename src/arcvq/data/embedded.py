@@ -30,7 +30,7 @@ def load_sample(split: str) -> InMemoryImages:
 
 @cache
 def sample_bytes() -> bytes:
-    """The sample's decompressed file, checked against its SHA-256."""
+    """The decompressed bytes of the embedded sample; an error if the file in the package has another SHA-256."""
     compressed = (resources.files("arcvq.data") / "sample" / FILE).read_bytes()
     if hashlib.sha256(compressed).hexdigest() != SHA256:
         raise ArcvqError(f"the embedded sample {FILE} is damaged; reinstall arcvq")

@@ -314,6 +314,7 @@ _chunked_statistics_backward.register_fake(
 
 
 def _statistics_setup_context(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
+    """Save for the backward pass what `_statistics_gradient` needs."""
     unit_latents, unit_codes, valid, ctx.scale, _ = inputs
     _, top_tokens, negatives = output
     ctx.mark_non_differentiable(top_tokens)
@@ -321,6 +322,7 @@ def _statistics_setup_context(ctx, inputs, output) -> None:  # type: ignore[no-u
 
 
 def _statistics_gradient(ctx, grad_top: Tensor, _: Tensor, grad_negatives: Tensor):  # type: ignore[no-untyped-def]
+    """The gradient of the chunked statistics for latents and codes."""
     codes_learn = ctx.needs_input_grad[1]
     grads = (grad_top, grad_negatives, ctx.scale, codes_learn)
     grad_latents, grad_codes = _chunked_statistics_backward(*ctx.saved_tensors, *grads)

@@ -115,6 +115,7 @@ def _entropy_chunked_backward(
     grad_entropy: Tensor,
     grad_probabilities: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of the chunked entropy statistics, chunk by chunk."""
     grad_queries, grad_keys, grad_bias = torch.zeros_like(queries), torch.zeros_like(keys), torch.zeros_like(bias)
     with ieee_matmul(queries):
         for block in token_blocks(queries, keys):
@@ -133,12 +134,14 @@ _entropy_chunked_backward.register_fake(lambda *inputs: tuple(torch.empty_like(e
 
 
 def _entropy_setup_context(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
+    """Save for the backward pass what `_entropy_chunked_backward` needs."""
     *tensors, temperature = inputs
     ctx.save_for_backward(*tensors)
     ctx.temperature = temperature
 
 
 def _entropy_backward(ctx, grad_entropy: Tensor, grad_probabilities: Tensor):  # type: ignore[no-untyped-def]
+    """Gradients of `_entropy_chunked` for queries, keys and bias; none for the rest."""
     grads = _entropy_chunked_backward(*ctx.saved_tensors, ctx.temperature, grad_entropy, grad_probabilities)
     return *grads, None, None
 

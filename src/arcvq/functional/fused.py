@@ -264,6 +264,7 @@ _arc_loss_backward_operator.register_fake(
 
 
 def _arc_loss_setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+    """Save for the backward pass of the ArcLoss operator."""
     latents, _, valid, ctx.scale, ctx.margin, _, ctx.smallest_sine, *_ = inputs
     _, tokens, *rest = output
     ctx.mark_non_differentiable(tokens, *rest)
@@ -271,6 +272,7 @@ def _arc_loss_setup_context(ctx: Any, inputs: Any, output: Any) -> None:
 
 
 def _arc_loss_gradient(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+    """The gradient of the ArcLoss operator for the latents."""
     gradient = _arc_loss_backward_operator(grad, *ctx.saved_tensors, ctx.scale, ctx.margin, ctx.smallest_sine)
     return gradient, *(None,) * 8
 
@@ -312,6 +314,7 @@ def _statistics_backward_operator(
     grad_negatives: Tensor,
     scale: float,
 ) -> Tensor:
+    """The gradient of the ArcLoss statistics for the latents, by the kernels."""
     from arcvq.functional.kernels import arc_backward_kernels, row_kernels
 
     latents = latents.contiguous()
@@ -328,6 +331,7 @@ _statistics_backward_operator.register_fake(
 
 
 def _statistics_setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+    """Save for the backward pass of the statistics operator."""
     latents, codes, valid, ctx.scale, _ = inputs
     _, top_tokens, negatives = output
     ctx.mark_non_differentiable(top_tokens)
@@ -337,6 +341,7 @@ def _statistics_setup_context(ctx: Any, inputs: Any, output: Any) -> None:
 def _statistics_gradient(
     ctx: Any, grad_top: Tensor, _: Tensor, grad_negatives: Tensor
 ) -> tuple[Tensor, None, None, None, None]:
+    """The gradient of the statistics operator for the latents."""
     gradient = _statistics_backward_operator(*ctx.saved_tensors, grad_top, grad_negatives, ctx.scale)
     return gradient, None, None, None, None
 
@@ -368,12 +373,14 @@ _finish_operator.register_fake(
 
 
 def _finish_setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+    """Save for the backward pass of the finish operator."""
     _, *slopes = output
     ctx.mark_non_differentiable(*slopes)
     ctx.save_for_backward(*slopes)
 
 
 def _finish_gradient(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+    """The gradients of the finish operator for the three statistics."""
     slope_top, slope_negatives = ctx.saved_tensors
     return grad.unsqueeze(1) * slope_top, None, grad * slope_negatives, None, None, None, None
 

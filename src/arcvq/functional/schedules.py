@@ -21,6 +21,7 @@ def exponential(t: Tensor, start: float, rate: float) -> Tensor:
 
 
 def constant(t: Tensor, value: float) -> Tensor:
+    """The same value at every t."""
     return torch.full_like(t, value)
 
 

@@ -45,7 +45,7 @@ def vq_loss(
     legacy: bool = False,
     valid: Tensor | None = None,
 ) -> dict[str, Tensor]:
-    """The codebook and commitment terms of Eq. 3 for latents (N, D) and their codes (N, D), each a mean over elements.
+    """VQ-VAE's two weighted terms, by name, for latents (N, D) and their codes (N, D); each a mean over elements (Eq. 3).
 
     codebook:   codebook_weight   · mean (e − sg z)²     moves the codes to the latents
     commitment: commitment_weight · mean (sg e − z)²     keeps the latents near their codes

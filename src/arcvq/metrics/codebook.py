@@ -123,15 +123,17 @@ def norms(codebook: Tensor) -> dict[str, float]:
     }
 
 
-def near_duplicate_share(
-    codebook: Tensor, *, cosine: float = NEAR_DUPLICATE_COSINE, distance: float = NEAR_DUPLICATE_DISTANCE
+def near_duplicate_shares(
+    codebook: Tensor, *, min_cosine: float = NEAR_DUPLICATE_COSINE, max_distance: float = NEAR_DUPLICATE_DISTANCE
 ) -> dict[str, float]:
-    """Share of codes with a near duplicate, by cosine and by distance.
+    """Shares of codes with a near duplicate: {"cosine": share, "distance": share}.
 
-    `cosine`: the cosine with another code is above 0.99 (within about 8 degrees), whatever its norm. `distance`: another code
-    is closer than 0.1 times the mean norm of all codes.
+    `cosine`: the cosine with another code is above `min_cosine` (0.99: within about 8 degrees), whatever its norm. `distance`:
+    another code is closer than `max_distance` times the mean norm of all codes.
     """
-    return duplicate_shares(neighbours(codebook), float(check_codebook(codebook).norm(dim=1).mean()), cosine, distance)
+    return duplicate_shares(
+        neighbours(codebook), float(check_codebook(codebook).norm(dim=1).mean()), min_cosine, max_distance
+    )
 
 
 def duplicate_shares(nearest: Neighbours, mean_norm: float, cosine: float, distance: float) -> dict[str, float]:

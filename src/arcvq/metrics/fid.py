@@ -78,19 +78,19 @@ def fid_network(*, device: torch.device | str = "cpu", download: bool = False) -
     return network
 
 
-def fid_input(images: Tensor, resize: int | None, interpolation: Interpolation) -> Tensor:
-    """Resize uint8 (B, C, H, W) to the network's input, float (B, 3, 299, 299) in about [-1, 1].
+def fid_input(images: Tensor, first_side: int | None, interpolation: Interpolation) -> Tensor:
+    """Convert uint8 (B, C, H, W) to the network's input: float (B, 3, 299, 299) in about [-1, 1].
 
-    `tensorflow` is the resize of the original FID graph, as in torch-fidelity; `torch` is that of pytorch-fid. With `resize`, Pillow
-    first resizes the 8-bit image (bilinear) to that side.
+    `tensorflow` is the resize of the original FID graph, as in torch-fidelity; `torch` is that of pytorch-fid. With
+    `first_side`, Pillow first resizes the 8-bit image (bilinear) to that side.
     """
     from torch_fidelity.interpolate_compat_tensorflow import interpolate_bilinear_2d_like_tensorflow1x
 
     if images.dtype != torch.uint8 or images.ndim != 4:
         raise ArcvqError(f"FID takes uint8 (B, C, H, W) images, but got {images.dtype} {tuple(images.shape)}")
     images = tile_to_rgb(images)
-    if resize is not None:
-        images = pil_resize(images, resize)
+    if first_side is not None:
+        images = pil_resize(images, first_side)
     size = (INPUT_SIZE, INPUT_SIZE)
     if interpolation == "tensorflow":
         levels = interpolate_bilinear_2d_like_tensorflow1x(images.float(), size=size, align_corners=False)

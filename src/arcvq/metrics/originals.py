@@ -25,9 +25,9 @@ _network_digests: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
 def original_statistics_file(
     images: Images, protocol: Protocol, network: nn.Module, device: torch.device, batch_size: int
 ) -> Path | None:
-    """The cache file for the statistics of these originals, named by a hash of everything that changes their bits.
+    """The cache file of these originals' FID statistics, named by a hash of all that changes their bits; None if there is none.
 
-    None for a set that is decoded on demand: a hash of its images would need all of them decoded.
+    A set that is decoded on demand has none, because a hash of its images would need all of them decoded.
     """
     folder = cache_folder()
     if folder is None or not isinstance(images, InMemoryImages):

@@ -47,9 +47,11 @@ class Autoencoder(nn.Module):
         self.latent_dim, self.downsampling = config.latent_dim, config.downsampling
 
     def encode(self, images: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Any]:
+        """Images (B, C, H, W) → latents (B, D, h, w), and the context of the decoder."""
         raise NotImplementedError
 
     def decode(self, latents: Tensor, context: Any = None) -> Decoded:
+        """Latents (B, D, h, w) → images, not clamped."""
         raise NotImplementedError
 
     @property

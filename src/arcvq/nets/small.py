@@ -52,6 +52,7 @@ class ResidualBlock(nn.Module):
 
 
 def residual_stack(config: SmallConfig) -> nn.Sequential:
+    """The residual blocks of one side, and a ReLU."""
     blocks = [
         ResidualBlock(config.width, config.residual_width, config.skip_activated) for _ in range(config.residual_blocks)
     ]

@@ -93,11 +93,11 @@ class CVQ(VQ):
         if self.config.first_batch:
             rate = torch.where(self.step > 1, 0.0, rate)
         self.codebook.lerp_(
-            self._anchors(inputs, total).to(self.codebook.dtype), rate.unsqueeze(1).to(self.codebook.dtype)
+            self._choose_anchors_(inputs, total).to(self.codebook.dtype), rate.unsqueeze(1).to(self.codebook.dtype)
         )
 
-    def _anchors(self, inputs: UpdateInputs, total: Tensor) -> Tensor:
-        """An anchor for each code (K, D), the same on all processes."""
+    def _choose_anchors_(self, inputs: UpdateInputs, total: Tensor) -> Tensor:
+        """The vector that each code is moved towards (K, D), equal on all processes; the kind `random` also refills `pool`."""
         config = self.config
         if config.anchor == "random":
             codes = config.codebook_size

@@ -111,7 +111,7 @@ class HVQ(Quantizer):
             codes = matmul(mixture, self.codebook.to(mixture.dtype))  # (N, code_dim)
         return codes.to(latents.dtype), tokens, losses, {**stats, "temperature": temperature}
 
-    def select_codes(self, latents: Tensor) -> Tensor:
+    def quantize_as_in_evaluation(self, latents: Tensor) -> Tensor:
         """Latents → codes as in evaluation, in any mode; in the layer's layout, computed in float32, without a gradient."""
         with torch.no_grad(), without_autocast(latents):
             rows = self._to_rows(latents)

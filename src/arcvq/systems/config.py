@@ -54,6 +54,7 @@ class DataConfig:
                 raise ArcvqError(f"data.{name} must be at least 1, got {getattr(self, name)}")
 
     def augmentation(self) -> Augmentation | None:
+        """The flips and crops, or None if there are none."""
         return Augmentation(self.flip, self.crop) if self.flip or self.crop else None
 
 
@@ -74,6 +75,7 @@ class RunConfig:
 
     @property
     def title(self) -> str:
+        """What a progress bar calls the run: name, system or task."""
         return self.name or self.system or self.task
 
     def load(self) -> tuple[Source, Source]:
@@ -97,6 +99,7 @@ class TokenizerConfig(RunConfig):
     )
 
     def load(self) -> tuple[ImageSource, ImageSource]:
+        """The image sources of training and evaluation."""
         return load_sources(
             self.data.name,
             batch_size=self.data.batch_size,
@@ -109,6 +112,7 @@ class TokenizerConfig(RunConfig):
         )
 
     def build(self, source: Source) -> TokenizerTask:
+        """The tokenizer and its task, untrained."""
         assert isinstance(source, ImageSource)
         steps = self.training.stage_steps(source.batches_per_epoch)
         tokenizer = self.build_tokenizer(source.channels, source.image_size, sum(steps))
@@ -117,6 +121,7 @@ class TokenizerConfig(RunConfig):
         return self.make_task(tokenizer, objective, steps)
 
     def make_task(self, tokenizer: Tokenizer, objective: Any, steps: Sequence[int]) -> TokenizerTask:
+        """The task that trains this tokenizer; `steps` are those of each stage."""
         parts = [stage.train for stage in self.training.plan()]
         return TokenizerTask(tokenizer, objective, stages=list(zip(steps, parts)), seed=self.training.seed)
 
@@ -158,6 +163,7 @@ class StackedTokenizerConfig(TokenizerConfig):
             self.training = dataclasses.replace(self.training, epochs=None, steps=None, stages=stages)
 
     def make_task(self, tokenizer: Tokenizer, objective: Any, steps: Sequence[int]) -> TokenizerTask:
+        """The task that trains this tokenizer; `steps` are those of each stage."""
         assert isinstance(tokenizer, StackedTokenizer)
         parts = [stage.train for stage in self.training.plan()]
         return StackedTask(tokenizer, objective, stages=list(zip(steps, parts)), seed=self.training.seed)

@@ -15,16 +15,13 @@ from arcvq.systems.config import RunConfig, TokenizerConfig, config_class, parse
 
 
 def preset_folder() -> Path:
+    """The folder of the presets in the package."""
     return Path(str(files("arcvq") / "presets"))
 
 
-def preset_names() -> list[str]:
-    """`cifar10/arcvq-vae`, ... in alphabetical order."""
-    return list(_shipped())
-
-
 @cache
-def _shipped() -> tuple[str, ...]:
+def preset_names() -> tuple[str, ...]:
+    """The names of the presets in the package, e.g. `cifar10/arcvq-vae`, in alphabetical order."""
     root = preset_folder()
     return tuple(sorted(path.relative_to(root).with_suffix("").as_posix() for path in root.rglob("*.yaml")))
 

@@ -26,6 +26,7 @@ def train(config: RunConfig, out: str | Path, *, quiet: bool = False, stop_after
 
 
 def make_trainer(config: RunConfig, out: str | Path, *, quiet: bool = False) -> Trainer:
+    """A trainer of this configuration, with its data loaded and its networks built."""
     accelerator = make_accelerator(config.training)
     source, evaluation = config.load()
     torch.manual_seed(config.training.seed)

@@ -15,7 +15,7 @@ QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 def save_codebook(folder: Path, step: int, quantizer: Quantizer, counts: Tensor | None) -> None:
-    """Write step-*.safetensors: the codes and how many tokens chose each. Writes nothing for a quantizer without codes."""
+    """Write step-*.safetensors: the codes and how many tokens chose each. Writes nothing without codes or counts."""
     if quantizer.codebook is not None and counts is not None:
         tensors = {"codebook": quantizer.codebook.float(), "counts": counts.to(torch.int64)}
         write_tensors(folder / f"step-{step:08d}.safetensors", tensors)

@@ -44,6 +44,7 @@ class StackedTask(TokenizerTask):
 
     @property
     def stack(self) -> StackedTokenizer:
+        """The tokenizer, as the stack that it is."""
         tokenizer = self.tokenizer
         assert isinstance(tokenizer, StackedTokenizer)
         return tokenizer
@@ -51,6 +52,7 @@ class StackedTask(TokenizerTask):
     def loss(
         self, name: str, network: nn.Module, batch: Batch, shared: Mapping[str, Any], phase: Hashable
     ) -> StepOutput:
+        """The losses of the level that learns."""
         images = to_unit(batch["image"], memory_format(batch["image"].device))
         output = network(images, level=phase)
         # Above the lowest level, the reconstruction of the pixels has no gradient and its loss is only logged.
@@ -60,5 +62,6 @@ class StackedTask(TokenizerTask):
         return sum_of_terms(terms, stats=stats, update=output, nonfinite=output.quantized.stats["nonfinite"])
 
     def after_step(self, name: str, updates: Sequence[Any], phase: Hashable) -> None:
+        """Update the quantizer of the level that learns."""
         assert isinstance(phase, int)
         self.stack.after_level_step(phase, list(updates))

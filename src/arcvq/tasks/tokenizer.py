@@ -50,6 +50,7 @@ class TokenizerTask(Task):
 
     @property
     def tokenizer(self) -> Tokenizer:
+        """The tokenizer that learns, or its average during an evaluation."""
         tokenizer = self.networks["tokenizer"]
         assert isinstance(tokenizer, Tokenizer)
         return tokenizer
@@ -114,6 +115,7 @@ class TokenizerTask(Task):
         self.tokenizer.quantizer.after_step(*updates)
 
     def evaluate(self, source: Source, folder: Path | None, step: int) -> dict[str, Any]:
+        """PSNR, error, usage and perplexity on the source; writes the codebook into the folder."""
         from arcvq.metrics import EXACT, evaluate
 
         tokenizer = self.tokenizer

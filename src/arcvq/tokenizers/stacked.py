@@ -190,7 +190,7 @@ class StackedTokenizer(Tokenizer):
     def _decode_from(self, decoded: Tensor, level: int) -> Tensor:
         """The output of a level's decoder → images (B, C, H, W) in (-1, 1), through all levels below."""
         for lower in reversed(self.levels_below[:level]):
-            decoded = lower.decoder(lower.quantizer.select_codes(lower.standardize.invert(decoded)))
+            decoded = lower.decoder(lower.quantizer.quantize_as_in_evaluation(lower.standardize.invert(decoded)))
         return to_pixel_range(decoded)
 
 

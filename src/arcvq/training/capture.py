@@ -133,6 +133,7 @@ class Snapshot:
 
 
 def _tensors(modules: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> Iterator[Tensor]:
+    """All tensors of these modules and optimizers."""
     for module in modules:
         yield from module.parameters()
         yield from module.buffers()
@@ -142,6 +143,6 @@ def _tensors(modules: Sequence[nn.Module], optimizers: Sequence[Optimizer]) -> I
 
 
 def _root_cause(error: BaseException) -> BaseException:
-    """The first error of a chain: a capture that failed also fails to end."""
+    """The first error of a chain: behind the error of a failed capture stands that of the operation."""
     behind: Any = error.__cause__ or error.__context__
     return error if behind is None else _root_cause(behind)

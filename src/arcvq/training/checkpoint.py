@@ -149,6 +149,7 @@ def random_state() -> dict[str, Tensor]:
 
 
 def restore_random_state(states: dict[str, Tensor]) -> None:
+    """Set torch's random generators, of CPU and GPU, to a saved state."""
     torch.set_rng_state(states["cpu"])
     if torch.cuda.is_available() and "cuda" in states:
         torch.cuda.set_rng_state(states["cuda"])

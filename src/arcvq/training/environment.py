@@ -23,5 +23,6 @@ def device_name(device: torch.device) -> str:
 
 
 def library_versions() -> dict[str, str]:
+    """The versions of Python and of the libraries that change numbers."""
     names = ("arcvq", "torch", "torchvision", "accelerate")
     return {name: version(name) for name in names} | {"python": platform.python_version()}

@@ -31,6 +31,7 @@ class EventFile:
         self._write(step=first_step, session_log=SessionLog(status=SessionLog.START))
 
     def add(self, values: Mapping[str, float], step: int) -> None:
+        """Append these numbers at this step."""
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         scalars = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]

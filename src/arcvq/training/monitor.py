@@ -74,17 +74,18 @@ class Monitor:
             with suppress(OSError):
                 self._events.close()
 
-    def samples_per_second(self, samples: int) -> float | None:
+    def samples_per_second(self, total_samples: int) -> float | None:
         """The training speed since the last call; None on the first call."""
         now = time.perf_counter()
-        before, self._since = self._since, (now, samples)
-        return None if before is None or now == before[0] else (samples - before[1]) / (now - before[0])
+        before, self._since = self._since, (now, total_samples)
+        return None if before is None or now == before[0] else (total_samples - before[1]) / (now - before[0])
 
     def reset_speed(self) -> None:
         """Leave the time until the next log out of the training speed: an evaluation takes it."""
         self._since = None
 
     def log_train(self, step: int, epoch: float, values: dict[str, Any], headline: Sequence[str]) -> None:
+        """Write a `kind: train` line and show the progress."""
         self._write({"kind": "train", "step": step, "epoch": epoch, **values})
         self._status |= {name: _with_label(name, values[name]) for name in headline}
         if values.get("samples_per_second"):
@@ -92,6 +93,7 @@ class Monitor:
         self.show(step)
 
     def log_evaluation(self, step: int, epoch: float, values: dict[str, Any]) -> None:
+        """Write a `kind: eval` line and show the headline numbers."""
         self._write({"kind": "eval", "step": step, "epoch": epoch, **values})
         self._status |= {
             name: _with_label(name, values[name]) for name in self.headline if values.get(name) is not None

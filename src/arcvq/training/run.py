@@ -49,6 +49,7 @@ class RunFolder:
         return True
 
     def write_config(self, config: Mapping[str, Any]) -> None:
+        """Write config.yaml."""
         write_bytes(self.config, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True).encode())
 
     def check(self, config: Mapping[str, Any], batches_per_epoch: int = 1) -> None:
@@ -99,6 +100,7 @@ class RunFolder:
         return path.name.startswith(f".{self.config.name}.")
 
     def remove(self) -> None:
+        """Delete the run folder."""
         shutil.rmtree(self.path, ignore_errors=True)
 
     def locked(self) -> AbstractContextManager[None]:

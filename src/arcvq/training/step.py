@@ -93,6 +93,7 @@ class Step:
         phase: Hashable,
         functions: tuple[Callable[..., StepOutput], Callable[..., None]],
     ) -> list[StepOutput]:
+        """Train one network on all micro-batches: gradients, clipping, optimizer, `after_step`, average."""
         loss, after_step = functions
         network, optimizer = self.networks[name], self.optimizers[name]
         outputs = []
@@ -144,6 +145,7 @@ def split(batch: Batch, count: int) -> list[Batch]:
 
 
 def _count_nonfinite(losses: Mapping[str, Tensor]) -> Tensor:
+    """How many of these losses are NaN or infinite."""
     return (~torch.stack(list(losses.values())).isfinite()).sum()
 
 

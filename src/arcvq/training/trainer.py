@@ -198,9 +198,8 @@ class Trainer:
                 self.refuse_nonfinite(self.accelerator.reduce(result.nonfinite.float(), "sum").item())
                 self.save()
             if stopping:
-                done = f"{step} of {self.total_steps}"
-                why = f"{self.run_folder.path}: stopped at step {done}; the same command goes on"
-                raise Stopped(why, signal or SIGINT)
+                where = f"{self.run_folder.path}: stopped at step {step} of {self.total_steps}"
+                raise Stopped(f"{where}; the same command goes on", signal or SIGINT)
 
     def batches(self) -> Iterator[Batch]:
         """This process's part of every global batch that is left; a new stage begins before its first batch."""
@@ -338,6 +337,7 @@ class Trainer:
         self.accelerator.wait_for_everyone()
 
     def keep_best(self, values: Mapping[str, Any]) -> None:
+        """Save the model if this evaluation has the lowest value of the selection metric so far."""
         metric = self.task.selection
         if metric is None:
             raise ArcvqError("training.select is test-best, but this task names no metric to select by: use last")

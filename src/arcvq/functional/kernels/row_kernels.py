@@ -98,7 +98,7 @@ def split_row_scores(
 
 @triton.jit
 def first_index_of(scores, value, COLUMNS: tl.constexpr):
-    """The first index in each row of scores that holds the row's `value`: (rows,) int32."""
+    """In each row of scores (rows, COLUMNS), the first column that equals value (rows,): (rows,) int32; COLUMNS if none does."""
     columns = tl.arange(0, COLUMNS)[None, :]
     return tl.min(tl.where(scores == value[:, None], columns, COLUMNS), axis=1)
 
