@@ -13,7 +13,7 @@ import torch
 
 from arcvq import ArcvqError, functional
 
-CASES = [Path(__file__).with_name(f"{name}_kernel_cases.py") for name in ("fused", "lookup")]
+CASES = [Path(__file__).with_name(f"{name}_kernel_cases.py") for name in ("fused", "lookup", "norm")]
 
 
 def test_kernels_equal_reference_in_interpreter() -> None:
@@ -23,7 +23,7 @@ def test_kernels_equal_reference_in_interpreter() -> None:
     assert finished.returncode == 0, finished.stdout[-4000:]
     passed = re.search(r"(\d+) passed", finished.stdout)
     assert passed is not None, finished.stdout[-2000:]
-    assert int(passed[1]) >= 120
+    assert int(passed[1]) >= 160
 
 
 @pytest.mark.parametrize(("dtype", "reason"), [(torch.float32, "needs CUDA tensors"), (torch.float64, "in float32")])
@@ -46,19 +46,21 @@ NUMBERS = {
     "cos_margin",
     "sin_margin",
     "smallest_sine",
+    "eps",
 }
-COUNTS = {"width", "splits", "split_size", "blocks"}
-LONG, SHORT, HALF = "*i64", "*i32", "*fp16"
+COUNTS = {"width", "splits", "split_size", "blocks", "positions", "channels"}
+LONG, SHORT, HALF, COARSE = "*i64", "*i32", "*fp16", "*bf16"
 POINTERS = {
     **dict.fromkeys(("high", "other_high", "q_high_ptr", "k_high_ptr", "z_high_ptr", "c_high_ptr"), HALF),
     **dict.fromkeys(("part_tokens", "pulled_tokens", "carry_keys", "counts"), SHORT),
     **dict.fromkeys(("tokens", "top_tokens", "order"), LONG),
+    **dict.fromkeys(("x", "y", "grad", "x_grad"), COARSE),
     "sorted_keys": "*i16",
     "valid": "*i1",
 }
 CONSTANTS = {
-    **dict.fromkeys(("BIASED", "MASKED", "MONOTONE", "SHARED_NORM", "FINISH", "FINAL", "FIRST"), True),
-    **dict.fromkeys(("QUERIES", "KEYS", "CODES", "TOKENS", "ROWS", "ENTRIES", "SPLITS", "BINS"), 64),
+    **dict.fromkeys(("BIASED", "MASKED", "MONOTONE", "SHARED_NORM", "FINISH", "FINAL", "FIRST", "SILU"), True),
+    **dict.fromkeys(("QUERIES", "KEYS", "CODES", "TOKENS", "ROWS", "COLUMNS", "ENTRIES", "SPLITS", "BINS"), 64),
     **dict.fromkeys(("DEPTH", "PIECE", "OUT"), 16),
     **dict.fromkeys(("TOP", "PARTS"), 3),
     "SLOTS": 4,
@@ -76,6 +78,12 @@ KERNELS = (
     "sum_kernels._sums_kernel",
     "sum_kernels._segments_kernel",
     "sum_kernels._counts_kernel",
+    "group_norm_kernels._moments_kernel",
+    "group_norm_kernels._merge_moments_kernel",
+    "group_norm_kernels._normalize_kernel",
+    "group_norm_kernels._gradient_sums_kernel",
+    "group_norm_kernels._merge_sums_kernel",
+    "group_norm_kernels._gradient_kernel",
 )
 
 

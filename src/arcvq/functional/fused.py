@@ -6,14 +6,12 @@ kernels directly because an operator's overhead takes longer than a small kernel
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from arcvq.errors import ArcvqError
+from arcvq.functional.kernels.calls import on_device, without_second_derivative
 from arcvq.functional.kernels.tilings import padded_width
 from arcvq.functional.similarity import MIN_NORM
 
@@ -23,24 +21,6 @@ Loss = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Ten
 
 # With more top tokens the kernels would compile slowly: the chunked implementation is used.
 MAX_TOP_K = 32
-
-Parameters = ParamSpec("Parameters")
-Result = TypeVar("Result")
-
-
-def _on_device(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Run the function with its first tensor's GPU as the current one, on which Triton launches kernels."""
-
-    @wraps(function)
-    def guarded(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-        first = next(argument for argument in args if isinstance(argument, Tensor))
-        where = first.get_device()  # −1 on a CPU, under the interpreter
-        if where < 0 or where == torch.cuda.current_device():
-            return function(*args, **kwargs)
-        with torch.cuda.device(where):
-            return function(*args, **kwargs)
-
-    return guarded
 
 
 def assign(queries: Tensor, keys: Tensor, bias: Tensor | None) -> Tensor:
@@ -95,7 +75,7 @@ def arc_loss(
 # ---- search ------------------------------------------------------------------------------------------------------------
 
 
-@_on_device
+@on_device
 def _assign(queries: Tensor, keys: Tensor, bias: Tensor | None) -> Tensor:
     """`assign` by the search kernels."""
     from arcvq.functional.kernels import search_kernels
@@ -112,7 +92,7 @@ _assign_operator.register_fake(lambda queries, *_: queries.new_empty(queries.sha
 # ---- sums and counts by code -------------------------------------------------------------------------------------------
 
 
-@_on_device
+@on_device
 def _token_sums(values: Tensor, tokens: Tensor, codebook_size: int) -> Tensor:
     """`token_sums` by the kernels."""
     from arcvq.functional.kernels import sum_kernels
@@ -120,7 +100,7 @@ def _token_sums(values: Tensor, tokens: Tensor, codebook_size: int) -> Tensor:
     return sum_kernels.token_sums(values, tokens, codebook_size)
 
 
-@_on_device
+@on_device
 def _token_counts(tokens: Tensor, codebook_size: int) -> Tensor:
     """`token_counts` by the kernel."""
     from arcvq.functional.kernels import sum_kernels
@@ -141,7 +121,7 @@ _token_counts_operator.register_fake(lambda tokens, size: tokens.new_empty(size,
 # ---- the whole loss ------------------------------------------------------------------------------------------------------
 
 
-@_on_device
+@on_device
 def _arc_loss(
     latents: Tensor,
     codes: Tensor,
@@ -165,7 +145,7 @@ def _arc_loss(
     return losses.mean(), tokens, negatives, pulled_tokens, top_pulls, pushes, z.halves, z.inverse, c.halves
 
 
-@_on_device
+@on_device
 def _arc_loss_backward(
     grad: Tensor | None,
     latents: Tensor,
@@ -214,23 +194,7 @@ class _ArcLoss(torch.autograd.Function):
         """The gradient that forward saved, times the loss's."""
         (gradient,) = ctx.saved_tensors
         gradient = (grads[0] * gradient).to(ctx.dtype)
-        if torch.is_grad_enabled():  # asked for with create_graph
-            gradient = _NoSecondDerivative.apply(gradient.detach().requires_grad_())
-        return gradient, *(None,) * 8
-
-
-class _NoSecondDerivative(torch.autograd.Function):
-    """The identity, whose backward raises. Torch's `once_differentiable` would treat this gradient as a constant, because the
-    latents are no inputs of the backward that computes it."""
-
-    @staticmethod
-    def forward(ctx: Any, gradient: Tensor) -> Tensor:
-        return gradient.view_as(gradient)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        """Raise: there is no second derivative."""
-        raise ArcvqError("the kernels' ArcLoss has no second derivative: use backend reference for one")
+        return without_second_derivative(gradient, "ArcLoss"), *(None,) * 8
 
 
 _arc_loss_operator = torch.library.custom_op("arcvq::fused_arc_loss", _arc_loss, mutates_args=())
@@ -289,7 +253,7 @@ _arc_loss_operator.register_autograd(_arc_loss_gradient, setup_context=_arc_loss
 
 
 @torch.library.custom_op("arcvq::fused_statistics", mutates_args=())
-@_on_device
+@on_device
 def _arc_statistics_operator(latents: Tensor, codes: Tensor, valid: Tensor | None, scale: float, top_k: int) -> Triple:
     """For each code: its top-k cosines, their tokens, and log Σ exp of the other tokens' logits. Implements `statistics`."""
     from arcvq.functional.kernels import arc_kernels, row_kernels
@@ -303,7 +267,7 @@ _arc_statistics_operator.register_fake(lambda latents, codes, valid, scale, top_
 
 
 @torch.library.custom_op("arcvq::fused_statistics_backward", mutates_args=())
-@_on_device
+@on_device
 def _statistics_backward_operator(
     latents: Tensor,
     codes: Tensor,
@@ -350,7 +314,7 @@ _arc_statistics_operator.register_autograd(_statistics_gradient, setup_context=_
 
 
 @torch.library.custom_op("arcvq::fused_finish", mutates_args=())
-@_on_device
+@on_device
 def _finish_operator(
     top_cosines: Tensor,
     top_tokens: Tensor,
