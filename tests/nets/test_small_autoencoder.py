@@ -26,8 +26,8 @@ def test_images_shrink_fourfold_to_latents_and_grow_back(channels: int, side: in
     assert tokenizer.encode(images).shape == (2, grid, grid)
     assert tokenizer.encode(images).dtype == torch.int64
     assert tokenizer.decode(tokenizer.encode(images)).shape == images.shape
-    reconstruction, quantized = tokenizer(images)
-    assert reconstruction.shape == images.shape
+    decoded, quantized = tokenizer(images)
+    assert decoded.images.shape == images.shape
     assert quantized.tokens.shape == (2, grid, grid)
 
 

@@ -30,6 +30,13 @@ class AutoencoderConfig:
         """How many times smaller the latents' sides are than the image's."""
         raise NotImplementedError
 
+    def check_range(self, low: int, high: int, *names: str) -> None:
+        """Raise unless these options are None or from `low` to `high`, so that no file can ask for a network of any size."""
+        for name in names:
+            value = getattr(self, name)
+            if value is not None and not low <= value <= high:
+                raise ArcvqError(f"autoencoder.{name} must be from {low} to {high}, got {value}")
+
 
 class Autoencoder(nn.Module):
     """Images (B, C, H, W) → latents (B, D, h, w) → images. It knows neither quantizers nor training.
@@ -38,6 +45,7 @@ class Autoencoder(nn.Module):
     """
 
     Config: ClassVar[type[AutoencoderConfig]] = AutoencoderConfig
+    takes_mask: ClassVar[bool] = False  # whether `encode` takes a mask (B, 1, H, W), True where the image is defective
 
     def __init__(self, channels: int, config: AutoencoderConfig) -> None:
         super().__init__()

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from arcvq.errors import ArcvqError
 from arcvq.nets.autoencoder import Autoencoder, AutoencoderConfig, Decoded
+from arcvq.nets.resampling import Upsample2x
 from arcvq.nets.small import SmallConfig, residual_stack
 
 
@@ -43,18 +42,6 @@ class StackedConfig(SmallConfig):
             latent_dim=self.latent_dim,
             skip_activated=self.skip_activated,
         )
-
-
-class Upsample2x(nn.Module):
-    """(B, C, h, w) → (B, C, 2h, 2w), nearest neighbour. The compiler turns the gradient of interpolate into a scatter; that of this
-    into a sum."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not torch.compiler.is_compiling():
-            return F.interpolate(x, scale_factor=2.0, mode="nearest")
-        batch, channels, height, width = x.shape
-        repeated = x[:, :, :, None, :, None].expand(-1, -1, -1, 2, -1, 2)
-        return repeated.reshape(batch, channels, 2 * height, 2 * width)
 
 
 class LevelEncoder(nn.Sequential):
