@@ -39,8 +39,8 @@ class TamingQuantizer(nn.Module):
     def get_codebook_entry(self, indices: Tensor, shape: Sequence[int] | None = None) -> Tensor:
         """Quantized latents of tokens. With `shape` (B, h, w, D) tokens may be flat; without it they are (B, *spatial)."""
         if shape is not None:
-            heads = self.quantizer.config.heads
-            indices = indices.reshape(*shape[:-1], *([heads] if heads > 1 else []))
+            per_position = self.quantizer.tokens_per_position
+            indices = indices.reshape(*shape[:-1], *([per_position] if per_position > 1 else []))
         return self.quantizer.decode(indices)
 
 

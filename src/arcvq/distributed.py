@@ -46,6 +46,11 @@ def shard_weight(count: Tensor) -> Tensor:
     return count * world_size() / sum_over_processes(count).clamp(min=1)
 
 
+def batch_weight(batch: Tensor) -> Tensor:
+    """The weight of this process's mean over its samples, the rows of `batch`: averaged over processes, it is the global mean."""
+    return shard_weight(torch.full((), batch.shape[0], device=batch.device))
+
+
 def from_first_process(value: Tensor) -> Tensor:
     """Broadcast the first process's tensor to all processes."""
     if world_size() > 1:

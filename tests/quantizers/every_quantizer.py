@@ -16,7 +16,11 @@ from arcvq.quantizers import (
     Contrastive,
     Entropy,
     Gaussian,
+    GroupedVQ,
+    MultichannelVQ,
+    ProjectedVQ,
     Quantizer,
+    ResidualVQ,
     Restart,
     Revival,
     SimVQ,
@@ -41,6 +45,15 @@ KINDS: dict[str, tuple[type[Quantizer], dict[str, Any]]] = {
     "cvq under samp": (CVQ, SAMP),
     "simvq": (SimVQ, {}),
     "simvq under samp": (SimVQ, SAMP),
+    "projected": (ProjectedVQ, {"feature_dim": 6}),
+    "projected under samp": (ProjectedVQ, {"feature_dim": 6, **SAMP}),
+    "residual": (ResidualVQ, {"depth": 3}),
+    "residual under samp": (ResidualVQ, {"depth": 2, "shared": False, "codebook": {"kind": "arcvq", **SAMP}}),
+    "residual simvq": (ResidualVQ, {"depth": 2, "codebook": {"kind": "simvq", "estimator": "rotation"}}),
+    "grouped": (GroupedVQ, {}),
+    "grouped under samp": (GroupedVQ, {"codebook": {"kind": "emavq", **SAMP, "restart": Restart(decay=0.5)}}),
+    "multichannel": (MultichannelVQ, {"channels": 2}),
+    "unit codes": (VQ, {"metric": "cosine", "init": "normal", "loss_space": "unit", "output": "unit"}),
     "hvq": (HVQ, {"revival": Revival(every=1)}),
     "sq": (SQ, {}),
     "sq of images": (SQ, {"type": "II", "positions": IMAGE[0] * IMAGE[1]}),
@@ -59,13 +72,16 @@ KINDS: dict[str, tuple[type[Quantizer], dict[str, Any]]] = {
 }
 # One kind of each class, and those with other code paths in forward: for tests with many cases.
 ONE_OF_EACH = ["vq", "arcvq", "rotation", "emavq", "cvq closest", "simvq under samp", "hvq"]
+ONE_OF_EACH += ["projected", "residual", "residual under samp", "grouped", "multichannel", "unit codes"]
 ONE_OF_EACH += ["sq", "fsq", "lfq", "gaussian", "vmf"]
 # Kinds that accept any number of latents.
 ANY_NUMBER = [kind for kind in KINDS if "of images" not in kind]
 # Kinds whose forward draws random numbers in training.
 STOCHASTIC = [kind for kind in KINDS if kind.startswith(("hvq", "sq", "gaussian", "vmf"))]
 # Kinds that draw random numbers in training, in forward or in the update.
-DRAWING = ["emavq under samp", "cvq random", "cvq probrandom", *STOCHASTIC]
+DRAWING = ["emavq under samp", "grouped under samp", "cvq random", "cvq probrandom", *STOCHASTIC]
+# Kinds without a parameter that takes a gradient in the tests of several processes.
+WITHOUT_GRADIENT = ["emavq", "emavq under samp", "residual", "grouped under samp", "lfq"]
 # VQ and its subclasses, whose codebook is searched.
 SEARCHED = [kind for kind, (cls, _) in KINDS.items() if issubclass(cls, VQ)]
 # Without codes and tokens.
@@ -73,9 +89,11 @@ CONTINUOUS = [kind for kind in KINDS if kind.startswith(("gaussian", "vmf"))]
 
 
 def accepts(kind: str, options: dict[str, Any]) -> bool:
-    """Whether the kind accepts these options: FSQ and LFQ fix code_dim, and continuous quantizers have no heads."""
+    """Whether the kind accepts these options: FSQ and LFQ fix code_dim, and some quantizers have no heads, or by another name."""
     if kind in CONTINUOUS:
         return not {"heads", "code_dim"} & options.keys()
+    if kind.startswith(("grouped", "multichannel")):
+        return "heads" not in options
     return kind not in ("fsq", "lfq") or "code_dim" not in options
 
 

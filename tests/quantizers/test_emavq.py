@@ -124,3 +124,19 @@ def test_attaching_to_encoder_optimizer_updates_codes() -> None:
 def test_wrong_options_raise(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ArcvqError, match=message):
         EMAVQ(4, 8, **options)
+
+
+def test_vqgan_settings_converge_to_cluster_means_and_conserve_counts() -> None:
+    """Decay .99, epsilon 1e-5, counts from 1, Euclidean, the commitment term alone with weight 1: VQGAN-EMA."""
+    quantizer = EMAVQ(2, 8, init="normal", commitment_weight=1.0)
+    config = quantizer.config
+    assert (config.decay, config.epsilon, config.init_count, config.metric) == (0.99, 1e-5, 1.0, "euclidean")
+    latents = torch.randn(80, 2)
+    out = quantizer(latents)
+    torch.testing.assert_close(out.loss, (latents - quantizer.codebook[out.tokens]).square().mean())
+    for _ in range(2000):
+        quantizer.update([out.update_inputs])  # fixed assignments
+    used = out.tokens.unique()
+    means = torch.stack([latents[out.tokens == code].mean(dim=0) for code in used])
+    torch.testing.assert_close(quantizer.codebook[used], means, rtol=1e-3, atol=1e-3)
+    assert quantizer.counts.sum().item() == pytest.approx(80, rel=1e-3)

@@ -36,18 +36,18 @@ def test_every_layout_has_right_shapes_and_decodes(variant: str, spatial: tuple[
         latents = torch.randn(6, *spatial, 12) if channel_last else torch.randn(6, 12, *spatial)
         mask = torch.rand(6, *spatial) > 0.4 if masked else None
         out = quantizer(latents, mask)
-        heads = options.get("heads", 1)
+        width = quantizer.tokens_per_position
         assert out.quantized.shape == latents.shape
         assert out.quantized.dtype == latents.dtype
         assert out.loss.shape == ()
         assert (out.update_inputs.valid is None) == (mask is None)
         if kind not in CONTINUOUS:
-            assert out.tokens.shape == ((6, *spatial, heads) if heads > 1 else (6, *spatial))
+            assert out.tokens.shape == ((6, *spatial, width) if width > 1 else (6, *spatial))
             assert out.tokens.dtype == torch.int64
-            assert quantizer.codebook.shape == (16, quantizer.code_dim)
+            assert quantizer.codebook.shape == (16 * quantizer.codebooks, quantizer.code_dim)
             if not (training and kind in STOCHASTIC):
                 assert torch.equal(quantizer.decode(out.tokens), out.quantized)
-            grid = out.tokens if heads == 1 else out.tokens.amax(dim=-1)
+            grid = out.tokens if width == 1 else out.tokens.amax(dim=-1)
             assert torch.equal(grid >= 0, torch.ones_like(grid, dtype=torch.bool) if mask is None else mask)
         if mask is not None:
             rows = out.quantized if channel_last else out.quantized.movedim(1, -1)

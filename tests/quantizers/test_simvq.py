@@ -99,7 +99,7 @@ def test_arc_loss_uses_projected_codes() -> None:
 
 @pytest.mark.parametrize("options", [{"init": "kmeans"}, {"restart": {"decay": 0.9}}])
 def test_options_that_move_single_codes_raise(options: dict[str, Any]) -> None:
-    with pytest.raises(ArcvqError, match="simvq moves all codes together"):
+    with pytest.raises(ArcvqError, match="one layer moves all codes together"):
         SimVQ(4, 8, **options)
-    with pytest.raises(ArcvqError, match="simvq moves all codes together"):
+    with pytest.raises(ArcvqError, match="one layer moves all codes together"):
         SimVQ(4, 8).kmeans_init_(torch.randn(20, 4))

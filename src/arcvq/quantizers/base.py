@@ -2,54 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from arcvq import distributed
-from arcvq.config import did_you_mean, parse
 from arcvq.errors import ArcvqError, Diverged
 from arcvq.functional import perplexity, token_counts
 from arcvq.quantizers.attachment import Attachment, UpdateReminder
+from arcvq.quantizers.options import QuantizerConfig, parse_options
 from arcvq.quantizers.quantized import Quantized, UpdateInputs
-
-Config = TypeVar("Config")
-
-
-@dataclasses.dataclass(kw_only=True)
-class QuantizerConfig:
-    """The options of every quantizer.
-
-    codebook_size  K
-    code_dim       width of a code; if it is not dim / heads, a linear layer maps latents to codes and another one back
-    heads          each position's vector is cut into this many parts; each has its own token, all share one codebook
-    channel_last   latents are (B, *spatial, D) instead of (B, D, *spatial)
-    total_steps    planned optimizer steps, for schedules that need them
-    """
-
-    codebook_size: int = 512
-    code_dim: int | None = None
-    heads: int = 1
-    channel_last: bool = False
-    total_steps: int | None = None
-
-    def __post_init__(self) -> None:
-        check_sizes(codebook_size=self.codebook_size, heads=self.heads, code_dim=self.code_dim)
-
-
-def parse_options(config: type[Config], options: dict[str, Any]) -> Config:
-    """A config from keyword arguments; the error for an unknown one suggests the nearest name."""
-    names = [field.name for field in dataclasses.fields(config)]  # type: ignore[arg-type]
-    for name in options:
-        if name not in names:
-            raise ArcvqError(f"unknown option {name!r}{did_you_mean(name, names)}")
-    return parse(config, options)
 
 
 class Quantizer(nn.Module):
@@ -63,7 +30,8 @@ class Quantizer(nn.Module):
     Config: ClassVar[type[QuantizerConfig]] = QuantizerConfig
     capturable: ClassVar[bool] = True  # False: forward or update reads the host, so a step cannot be a CUDA graph
 
-    codebook: Tensor | None  # (K, code_dim); None where there are no codes, and then no tokens
+    # (K, code_dim), or those of several codebooks one after the other; None where there are no codes, and then no tokens
+    codebook: Tensor | None
     step: Tensor
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -104,12 +72,19 @@ class Quantizer(nn.Module):
     def quantize(
         self, latents: Tensor, valid: Tensor | None
     ) -> tuple[Tensor, Tensor | None, dict[str, Tensor], dict[str, Tensor]]:
-        """latents (N, code_dim) → codes (N, code_dim) with their gradient path, tokens (N,), losses, stats."""
+        """latents (N, code_dim) → codes (N, code_dim) with their gradient path, tokens (N,) or (N, depth), losses, stats."""
         raise NotImplementedError
 
     def lookup(self, tokens: Tensor) -> Tensor:
-        """tokens (...) in 0 … K−1 → codes (..., code_dim)."""
+        """tokens (..., tokens per position) in 0 … K−1 → codes (..., heads, code_dim)."""
         return nn.functional.embedding(tokens, self.require_codebook())
+
+    depth = 1  # how many tokens a row of `quantize` has
+    codebooks = 1  # how many codebooks of K codes there are: consecutive tokens take turns
+
+    def inputs_for_update(self, latents: Tensor, tokens: Tensor | None, valid: Tensor | None) -> UpdateInputs:
+        """What `_update` gets of a forward pass: detached latents (N, code_dim), tokens as from `quantize`, valid (N,)."""
+        return UpdateInputs(latents=latents, tokens=tokens, valid=valid)
 
     inits_from_latents = False  # whether `init_from_latents_` must be called once before training
 
@@ -149,8 +124,11 @@ class Quantizer(nn.Module):
 
         grid = None
         if tokens is not None:
-            tokens = tokens if valid is None else torch.where(valid, tokens, -1)
-            grid = tokens.reshape(positions if self.config.heads == 1 else (*positions, self.config.heads))
+            tokens = (
+                tokens if valid is None else torch.where(valid if tokens.dim() == 1 else valid[:, None], tokens, -1)
+            )
+            per_position = self.tokens_per_position
+            grid = tokens.reshape(positions if per_position == 1 else (*positions, per_position))
         codes = codes.reshape(*positions, self.config.heads * self.code_dim)
         quantized = self._to_layout(codes, mask, rows_in_memory).to(latents.dtype)
         stats["nonfinite"] = nonfinite
@@ -160,7 +138,7 @@ class Quantizer(nn.Module):
             loss=_sum_losses(losses, flat),
             losses=losses,
             stats=stats,
-            update_inputs=UpdateInputs(latents=flat.detach(), tokens=tokens, valid=valid),
+            update_inputs=self.inputs_for_update(flat.detach(), tokens, valid),
         )
         if self.training and torch.is_grad_enabled():
             if self._attachment is not None:
@@ -185,21 +163,26 @@ class Quantizer(nn.Module):
     def decode(self, tokens: Tensor) -> Tensor:
         """tokens as `forward` gives them → quantized latents in the layer's layout. −1 decodes to zeros."""
         tokens = self.check_tokens(tokens)
-        grid = tokens if self.config.heads > 1 else tokens.unsqueeze(-1)
+        grid = tokens if self.tokens_per_position > 1 else tokens.unsqueeze(-1)
         codes = self.lookup(grid.clamp(min=0))  # (B, *spatial, heads, code_dim)
         return self._to_layout(codes.flatten(-2), (grid >= 0).all(dim=-1))
 
     def check_tokens(self, tokens: Tensor) -> Tensor:
-        """The tokens as int64; an error unless they are of this codebook and of shape (B, *spatial), with several heads (…, heads)."""
+        """The tokens as int64; an error unless they are of this codebook and (B, *spatial), or (B, *spatial, tokens per position)."""
         self.require_codebook()
-        heads = self.config.heads
+        last = self.tokens_per_position
         if tokens.dim() < 1:
             raise ArcvqError("expected tokens (B, *spatial), got a single number: give it a batch dimension")
         if tokens.dtype.is_floating_point or tokens.dtype.is_complex or tokens.dtype == torch.bool:
             raise ArcvqError(f"tokens must be whole numbers, got {tokens.dtype}")
-        if heads > 1 and (tokens.dim() < 2 or tokens.shape[-1] != heads):
-            raise ArcvqError(f"expected tokens (B, *spatial, {heads}), one per head, got shape {tuple(tokens.shape)}")
-        tokens = tokens.to(torch.int64)
+        if last > 1 and (tokens.dim() < 2 or tokens.shape[-1] != last):
+            raise ArcvqError(
+                f"expected tokens (B, *spatial, {last}), {last} per position, got shape {tuple(tokens.shape)}"
+            )
+        return self.check_range(tokens.to(torch.int64))
+
+    def check_range(self, tokens: Tensor) -> Tensor:
+        """The tokens; an error unless all lie in −1 … K−1."""
         if host_may_read(tokens) and tokens.numel():
             low, high = int(tokens.min()), int(tokens.max())
             if low < -1 or high >= self.config.codebook_size:
@@ -259,8 +242,16 @@ class Quantizer(nn.Module):
 
     @property
     def tokens_per_position(self) -> int:
-        """The number of heads; 0 for a continuous quantizer."""
-        return 0 if self.codebook is None else self.config.heads
+        """The number of heads, times the depth of a residual quantizer; 0 for a continuous quantizer."""
+        return 0 if not self.config.codebook_size else self.config.heads * self.depth
+
+    def code_indices(self, tokens: Tensor) -> Tensor:
+        """The row of `codebook` of each token, in the tokens' shape: with several codebooks tokens plus offsets. −1 stays."""
+        if self.codebooks == 1:
+            return tokens
+        offsets = self.config.codebook_size * torch.arange(self.codebooks, device=tokens.device)
+        grid = tokens.reshape(-1, self.codebooks)
+        return torch.where(grid >= 0, grid + offsets, grid).reshape(tokens.shape)
 
     @property
     def synchronizes(self) -> bool:
@@ -268,8 +259,8 @@ class Quantizer(nn.Module):
         return self.training and distributed.world_size() > 1
 
     def global_counts(self, tokens: Tensor) -> Tensor:
-        """How many tokens each code has, (K,): in training over all processes, else in this one."""
-        counts = token_counts(tokens, self.config.codebook_size)
+        """How many tokens each code of `codebook` has: in training over all processes, else in this one."""
+        counts = token_counts(self.code_indices(tokens), self.config.codebook_size * self.codebooks)
         return distributed.sum_over_processes(counts) if self.synchronizes else counts
 
     def shard_weight(self, latents: Tensor, valid: Tensor | None) -> Tensor:
@@ -368,20 +359,6 @@ def _sum_losses(losses: dict[str, Tensor], latents: Tensor) -> Tensor:
     """The sum of the losses in float32; float64 stays float64."""
     zero = torch.zeros((), device=latents.device, dtype=torch.promote_types(torch.float32, latents.dtype))
     return sum((term.to(torch.promote_types(torch.float32, term.dtype)) for term in losses.values()), start=zero)
-
-
-def check_sizes(**sizes: int | None) -> None:
-    """Raise unless each named size is None or at least 1."""
-    for name, size in sizes.items():
-        if size is not None and size < 1:
-            raise ArcvqError(f"{name} must be at least 1, got {size}")
-
-
-def check_weights(**weights: float) -> None:
-    """Raise if a named weight is negative."""
-    for name, weight in weights.items():
-        if weight < 0:
-            raise ArcvqError(f"{name} must not be negative, got {weight}")
 
 
 def host_may_read(tensor: Tensor) -> bool:

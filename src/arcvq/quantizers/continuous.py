@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from arcvq.errors import ArcvqError
 from arcvq.functional.precision import compute_dtype, without_autocast
-from arcvq.quantizers.base import Quantizer, QuantizerConfig, apply_projection, check_sizes, check_weights
+from arcvq.quantizers.base import Quantizer, apply_projection
+from arcvq.quantizers.options import QuantizerConfig, check_sizes, check_weights
 
 
 @dataclass(kw_only=True)

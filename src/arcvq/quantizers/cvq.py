@@ -11,7 +11,7 @@ from torch import Tensor
 from arcvq import distributed
 from arcvq.errors import ArcvqError
 from arcvq.functional import Metric, anchor_rate, contrastive_loss, gumbel, nearest_latents
-from arcvq.quantizers.base import check_weights
+from arcvq.quantizers.options import check_weights
 from arcvq.quantizers.quantized import UpdateInputs
 from arcvq.quantizers.restart import random_latents
 from arcvq.quantizers.vq import VQ, VQConfig

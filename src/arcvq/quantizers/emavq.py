@@ -86,7 +86,8 @@ class EMAVQ(VQ):
         self.samp.bound_(self.codebook, self.step, self.sums)
 
     @torch.no_grad()
-    def kmeans_init_(self, latents: Tensor, iterations: int = 10, seed: int = 0) -> None:
-        super().kmeans_init_(latents, iterations, seed)
+    def set_codes_(self, codes: Tensor) -> None:
+        """Replace the codes, and let each count as much as an initial one."""
+        super().set_codes_(codes)
         self.counts.fill_(self.config.init_count)
         self.sums.copy_(self.codebook * self.config.init_count)

@@ -9,7 +9,8 @@ from torch import Tensor
 from arcvq import distributed
 from arcvq.errors import ArcvqError
 from arcvq.functional import entropy_loss
-from arcvq.quantizers.base import Quantizer, check_weights
+from arcvq.quantizers.base import Quantizer
+from arcvq.quantizers.options import check_weights
 
 
 @dataclass(frozen=True, kw_only=True)

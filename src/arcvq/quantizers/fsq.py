@@ -15,7 +15,8 @@ from torch import Tensor
 from arcvq.errors import ArcvqError
 from arcvq.functional import fsq_bound, fsq_codes, lattice_tokens, straight_through
 from arcvq.functional.precision import compute_dtype, without_autocast
-from arcvq.quantizers.base import Quantizer, QuantizerConfig
+from arcvq.quantizers.base import Quantizer
+from arcvq.quantizers.options import QuantizerConfig
 
 
 @dataclass(kw_only=True)

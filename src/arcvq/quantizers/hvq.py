@@ -13,7 +13,8 @@ from arcvq import distributed
 from arcvq.errors import ArcvqError
 from arcvq.functional import Schedule, distance_logits, divergence_from_uniform, gumbel, relaxed_one_hot
 from arcvq.functional.precision import matmul, without_autocast
-from arcvq.quantizers.base import Quantizer, QuantizerConfig, check_weights
+from arcvq.quantizers.base import Quantizer
+from arcvq.quantizers.options import QuantizerConfig, check_weights
 from arcvq.quantizers.quantized import UpdateInputs
 
 

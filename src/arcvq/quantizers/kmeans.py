@@ -1,4 +1,4 @@
-"""k-means (Lloyd's algorithm), to initialize a codebook from latents."""
+"""k-means (Lloyd's algorithm), to initialize a codebook from latents or features, and to make one smaller."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from torch import Tensor
 from arcvq.errors import ArcvqError
 from arcvq.functional import Metric, assign, token_counts, token_sums, unit
 
+# With more clusters the init is random points: k-means++ draws one point after the other.
+MAX_CAREFUL_CLUSTERS = 4096
+
 
 @torch.no_grad()
 def kmeans(
@@ -15,8 +18,9 @@ def kmeans(
 ) -> Tensor:
     """The k-means centres of points (N, D): (clusters, D). Unit vectors for the cosine metric.
 
-    The init is k-means++; the centre of an empty cluster moves onto the point farthest from its centre. With fewer points than
-    clusters the points are repeated with a little noise, so that no two centres are equal.
+    The init is k-means++, or distinct random points for more than 4,096 clusters; the centre of an empty cluster moves onto the
+    point farthest from its centre. With fewer points than clusters the points are repeated with a little noise, so that no two
+    centres are equal. Distances are computed block by block, so that a hundred thousand clusters take no matrix of all of them.
     """
     if points.shape[0] < 1:
         raise ArcvqError("k-means needs at least one point, got none")
@@ -25,7 +29,10 @@ def kmeans(
         points = unit(points)
     generator = torch.Generator().manual_seed(seed)  # on the CPU: the same init on every device
     count = points.shape[0]
-    chosen = kmeans_plus_plus(points, min(clusters, count), generator)
+    if clusters > MAX_CAREFUL_CLUSTERS:
+        chosen = torch.randperm(count, generator=generator)[:clusters].to(points.device)
+    else:
+        chosen = kmeans_plus_plus(points, min(clusters, count), generator)
     centres = points[chosen[torch.arange(clusters, device=points.device) % count]]
     if clusters > count:
         noise = torch.randn(centres.shape, generator=generator).to(points.device)
@@ -40,6 +47,26 @@ def kmeans(
         if metric == "cosine":
             centres = unit(centres)
     return centres
+
+
+@torch.no_grad()
+def kmeans_by_class(points: Tensor, labels: Tensor, clusters: int, *, iterations: int = 10, seed: int = 0) -> Tensor:
+    """The k-means centres of the points (N, D) of each class, one class after the other: (clusters, D).
+
+    labels (N,) are the points' classes. Each class gets clusters / classes of the centres, the first ones one more if that is no
+    whole number.
+    """
+    if labels.shape != points.shape[:1]:
+        raise ArcvqError(f"expected a label for each of {points.shape[0]} points, got shape {tuple(labels.shape)}")
+    classes = labels.unique().tolist()
+    if len(classes) > clusters:
+        raise ArcvqError(f"{len(classes)} classes need at least as many codes, got {clusters}")
+    share, more = divmod(clusters, max(1, len(classes)))
+    parts = [
+        kmeans(points[labels == each], share + (i < more), iterations=iterations, seed=seed + i)
+        for i, each in enumerate(classes)
+    ]
+    return torch.cat(parts)
 
 
 def kmeans_plus_plus(points: Tensor, number: int, generator: torch.Generator) -> Tensor:

@@ -23,8 +23,9 @@ from arcvq.functional import (
     vq_loss,
 )
 from arcvq.functional.chunks import check_backend
-from arcvq.quantizers.base import Quantizer, QuantizerConfig, apply_projection
+from arcvq.quantizers.base import Quantizer, apply_projection
 from arcvq.quantizers.entropy import Entropy, entropy_term
+from arcvq.quantizers.options import QuantizerConfig
 
 
 @dataclass(kw_only=True)

@@ -13,7 +13,7 @@ from arcvq.functional.precision import matmul, without_autocast
 from arcvq.quantizers.init import Init
 from arcvq.quantizers.vq import VQ, VQConfig
 
-CODES_MOVE_TOGETHER = "simvq moves all codes together: leave out restart, and choose another init than kmeans"
+CODES_MOVE_TOGETHER = "one layer moves all codes together: leave out restart, and choose another init than kmeans"
 
 
 @dataclass(kw_only=True)
@@ -56,6 +56,10 @@ class SimVQ(VQ):
         with without_autocast(self.basis):
             codes = matmul(self.basis, self.projection.weight.t()) + self.projection.bias
             return codes if self.config.ball is None else codes * self.scale
+
+    def set_codes_(self, codes: Tensor) -> None:
+        """Raise: single codes cannot be placed."""
+        raise ArcvqError(CODES_MOVE_TOGETHER)
 
     def kmeans_init_(self, latents: Tensor, iterations: int = 10, seed: int = 0) -> None:
         """Raise: single codes cannot be placed."""

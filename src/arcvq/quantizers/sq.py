@@ -24,8 +24,9 @@ from arcvq.functional import (
 )
 from arcvq.functional.precision import compute_dtype, matmul, without_autocast
 from arcvq.functional.schedules import TimeUnit
-from arcvq.quantizers.base import Quantizer, QuantizerConfig, apply_projection, check_sizes
+from arcvq.quantizers.base import Quantizer, apply_projection
 from arcvq.quantizers.init import initial_codes
+from arcvq.quantizers.options import QuantizerConfig, check_sizes
 from arcvq.quantizers.quantized import UpdateInputs
 from arcvq.quantizers.samp import Arc, Ball, Samp
 

@@ -24,10 +24,11 @@ from arcvq.functional import (
 )
 from arcvq.functional.chunks import check_backend
 from arcvq.functional.similarity import check_metric
-from arcvq.quantizers.base import Quantizer, QuantizerConfig, check_weights, host_may_read
+from arcvq.quantizers.base import Quantizer, host_may_read
 from arcvq.quantizers.entropy import Entropy, entropy_term
 from arcvq.quantizers.init import Init, initial_codes
 from arcvq.quantizers.kmeans import kmeans
+from arcvq.quantizers.options import QuantizerConfig, check_weights
 from arcvq.quantizers.quantized import UpdateInputs
 from arcvq.quantizers.restart import Restart, restart_
 from arcvq.quantizers.samp import Arc, Ball, Samp
@@ -44,7 +45,9 @@ class VQConfig(QuantizerConfig):
     codebook_weight    on mean (e − sg z)²
     commitment_weight  on mean (sg e − z)², the paper's β
     legacy             the two weights swapped, as old VQGAN checkpoints were trained
-    loss_space         raw, or unit: both losses between unit vectors (for experiments)
+    loss_space         raw, or unit: both losses between unit vectors
+    output             what the decoder gets: the raw code, or the unit code (with cosine selection only). With `unit` in both, and
+                       init normal, the quantizer of ViT-VQGAN
     entropy, restart   off unless given
     ball, arc          the two parts of SAMP; off unless given
     backend            which implementation of the search and losses: auto, reference, chunked, triton
@@ -57,6 +60,7 @@ class VQConfig(QuantizerConfig):
     commitment_weight: float = 0.25
     legacy: bool = False
     loss_space: Literal["raw", "unit"] = "raw"
+    output: Literal["raw", "unit"] = "raw"
     entropy: Entropy | None = None
     restart: Restart | None = None
     ball: Ball | None = None
@@ -68,6 +72,8 @@ class VQConfig(QuantizerConfig):
         check_metric(self.metric)
         check_backend(self.backend)
         check_weights(codebook_weight=self.codebook_weight, commitment_weight=self.commitment_weight)
+        if self.output == "unit" and self.metric != "cosine":
+            raise ArcvqError("output unit gives the decoder directions, so codes are chosen by them: say metric cosine")
 
 
 class VQ(Quantizer):
@@ -137,6 +143,7 @@ class VQ(Quantizer):
         else:
             tokens = assign(latents, codebook, config.metric, config.backend)
         codes = lookup(codebook, tokens, config.backend)  # (N, code_dim)
+        output = codes if config.output == "raw" else lookup(unit(codebook.detach()), tokens, config.backend)
         samp_losses, samp_stats = self.samp.losses_and_stats(
             self.step, latents, codebook, valid, self.synchronizes, training=self.training, loss=arc
         )
@@ -147,7 +154,12 @@ class VQ(Quantizer):
             sums = entropy_statistics(latents, codebook, temperature, config.metric, config.backend, valid)
             losses["entropy"] = entropy_term(self, config.entropy, sums, latents, valid)
         estimate = straight_through if config.estimator == "straight-through" else rotate
-        return estimate(codes, latents), tokens, losses, stats
+        return estimate(output, latents), tokens, losses, stats
+
+    def lookup(self, tokens: Tensor) -> Tensor:
+        """tokens (...) in 0 … K−1 → what the decoder gets for them (..., code_dim): raw or unit codes."""
+        codebook = self.codebook
+        return nn.functional.embedding(tokens, codebook if self.config.output == "raw" else unit(codebook))
 
     def _update(self, inputs: Sequence[UpdateInputs]) -> None:
         """After each step: move codes, restart unused ones, update an adaptive weight's perplexity, and last bound the codes."""
@@ -183,8 +195,13 @@ class VQ(Quantizer):
         points = self.to_code_space(rows)
         size = self.config.codebook_size
         centres = kmeans(points, size, metric=self.config.metric, iterations=iterations, seed=seed)
-        self.codebook.copy_(distributed.from_first_process(centres.to(self.codebook.dtype)))
+        self.set_codes_(distributed.from_first_process(centres.to(self.codebook.dtype)))
         self.bound_()
+
+    @torch.no_grad()
+    def set_codes_(self, codes: Tensor) -> None:
+        """Replace the codes by others (K, code_dim), before or after training; the step count stays."""
+        self.codebook.copy_(codes)
         if self.config.init == "kmeans":
             self.initialized.fill_(True)
 
