@@ -53,6 +53,36 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
+def partial_folder(path: Path, who: str) -> Iterator[Path]:
+    """Yield the empty folder .NAME.partial beside `path`, which becomes `path` when the block ends; after an error it is deleted.
+
+    For large results: what a kill left there is deleted by the next `who` (e.g. "sharding"), and two at once are refused.
+    """
+    partial = path.with_name(f".{path.name}.partial")
+    lock = partial / "lock"
+    try:
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise ArcvqError(f"{path}: exists and is not empty: choose another --out")
+        partial.mkdir(parents=True, exist_ok=True)
+        with folder_lock(lock, who):
+            try:
+                for left in partial.iterdir():
+                    if left != lock:
+                        shutil.rmtree(left) if left.is_dir() else left.unlink()
+                yield partial
+                for file in partial.rglob("*"):
+                    _sync_to_disk(file)
+                partial.rename(path)
+                (path / lock.name).unlink()
+                _sync_to_disk(path.parent)
+            finally:
+                if partial.exists():
+                    shutil.rmtree(partial, ignore_errors=True)
+    except OSError as error:
+        raise write_error(path, error) from error
+
+
+@contextmanager
 def folder_lock(file: Path, who: str) -> Iterator[None]:
     """Lock the folder of `file` for this process; raises if another process, a `who` (e.g. "training"), has the lock."""
     import fcntl  # missing on Windows, and only needed to write

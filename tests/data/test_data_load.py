@@ -260,7 +260,7 @@ def test_load_images_refuses_wrong_arguments(tmp_path: Path) -> None:
         load_images("sample", split="train", image_size=0)
     with pytest.raises(ArcvqError, match="folder: needs a path"):
         load_images("folder:", split="train")
-    assert data_names() == ["sample", "mnist", "fashion-mnist", "cifar10", "folder:PATH"]
+    assert data_names() == ["sample", "mnist", "fashion-mnist", "cifar10", "photos", "folder:PATH", "shards:PATH"]
 
 
 def test_hold_out_splits_off_last_images() -> None:

@@ -1,4 +1,4 @@
-"""Data sets by name, image folders, the embedded sample, and the order of batches."""
+"""Data sets by name, folders and shards of images, shards of tokens, the embedded sample, and the order of batches."""
 
 from arcvq.data.augment import Augmentation
 from arcvq.data.batches import batch_count, batch_indices, batches
@@ -7,7 +7,10 @@ from arcvq.data.folder import FolderImages
 from arcvq.data.images import Images, InMemoryImages, first_images, hold_out
 from arcvq.data.load import data_names, data_root, load_images
 from arcvq.data.pixels import to_uint8, to_unit
+from arcvq.data.shard_writer import ShardOptions, write_shards
+from arcvq.data.shards import ShardImages
 from arcvq.data.source import ImageSource, Source, TensorSource, load_sources
+from arcvq.data.tokens import TokenShards
 
 __all__ = [
     "Augmentation",
@@ -15,8 +18,11 @@ __all__ = [
     "ImageSource",
     "Images",
     "InMemoryImages",
+    "ShardImages",
+    "ShardOptions",
     "Source",
     "TensorSource",
+    "TokenShards",
     "batch_count",
     "batch_indices",
     "batches",
@@ -30,4 +36,5 @@ __all__ = [
     "to_uint8",
     "to_unit",
     "write_png",
+    "write_shards",
 ]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torchvision
 
-from arcvq.data import cifar, idx
+from arcvq.data import cifar, idx, photos
 from arcvq.errors import ArcvqError
 
 
@@ -37,14 +37,17 @@ def torchvision_class(name: str) -> type[torchvision.datasets.VisionDataset]:
         "mnist": torchvision.datasets.MNIST,
         "fashion-mnist": torchvision.datasets.FashionMNIST,
         "cifar10": torchvision.datasets.CIFAR10,
+        photos.FLOWERS: torchvision.datasets.Flowers102,
+        photos.PETS: torchvision.datasets.OxfordIIITPet,
     }[name]
 
 
 def move_into_root(temporary: Path, root: Path, name: str) -> None:
     """Move the downloaded files of a data set from `temporary` below `root`."""
-    if name == "cifar10":
-        if not (root / cifar.PICKLED_FOLDER).exists():
-            os.replace(temporary / cifar.PICKLED_FOLDER, root / cifar.PICKLED_FOLDER)
+    folder = cifar.PICKLED_FOLDER if name == "cifar10" else name
+    if name == "cifar10" or name in photos.FOLDERS:
+        if not (root / folder).exists():
+            os.replace(temporary / folder, root / folder)
         return
     for split in idx.PREFIXES:
         for relative in idx.expected_files(name, split):
@@ -56,6 +59,9 @@ def not_found_error(root: Path, name: str, split: str, reason: str) -> ArcvqErro
     """The error for a data set that is not below `root`; names the expected files."""
     if name == "cifar10":
         files = f"{', '.join(cifar.expected_files(split))} (or the folder {cifar.PICKLED_FOLDER})"
+    elif name == "photos" or name in photos.FOLDERS:
+        files = f"{photos.FLOWERS}/jpg, {photos.FLOWERS}/imagelabels.mat and {photos.PETS}/images"
+        name = "photos"
     else:
         files = f"{', '.join(idx.expected_files(name, split))} (each may end in .gz)"
     return ArcvqError(

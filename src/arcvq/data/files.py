@@ -27,21 +27,29 @@ class UnreadableImage(ArcvqError):
         self.path, self.reason = Path(path), reason
 
 
-def read_image(path: Path | str, channels: int, size: Size | None = None) -> Tensor:
-    """Decode an image file to uint8 (C, H, W). With `size`, it is resized to cover that size and cropped to the centre."""
-    if channels not in MODES:
-        raise ArcvqError(f"channels is {channels}; it must be 1 or 3")
-    try:
-        with Image.open(path) as opened:
-            image = convert_mode(apply_exif_orientation(opened), MODES[channels])
-    except DECODE_ERRORS as error:
-        raise UnreadableImage(path, error_reason(error)) from None
+def read_image(path: Path | str, channels: int, size: Size | None = None, content: bytes | None = None) -> Tensor:
+    """Decode an image file to uint8 (C, H, W). With `size`, it is resized to cover that size and cropped to the centre.
+
+    `content` is the file's content if it lies elsewhere, in a shard for example; `path` then only names it in errors.
+    """
+    image = open_image(path, channels, content)
     if size is not None:
         image = resize_and_crop(image, *height_and_width(size))
     pixels = torch.from_numpy(np.array(image, dtype=np.uint8))  # (H, W) or (H, W, 3)
     if channels == 1:
         return pixels.unsqueeze(0)
     return pixels.permute(2, 0, 1).contiguous()
+
+
+def open_image(path: Path | str, channels: int, content: bytes | None = None) -> Image.Image:
+    """Decode an image file, upright, to mode `L` (one channel) or `RGB` (three). `content` as in `read_image`."""
+    if channels not in MODES:
+        raise ArcvqError(f"channels is {channels}; it must be 1 or 3")
+    try:
+        with Image.open(path if content is None else io.BytesIO(content)) as opened:
+            return convert_mode(apply_exif_orientation(opened), MODES[channels])
+    except DECODE_ERRORS as error:
+        raise UnreadableImage(path, error_reason(error)) from None
 
 
 class Header(NamedTuple):
@@ -52,10 +60,10 @@ class Header(NamedTuple):
     grey: bool
 
 
-def image_header(path: Path | str) -> Header:
-    """Read width, height and whether it is greyscale from an image file, without decoding its pixels."""
+def image_header(path: Path | str, content: bytes | None = None) -> Header:
+    """Read width, height and whether it is greyscale from an image file, without decoding its pixels. `content` as in `read_image`."""
     try:
-        with Image.open(path) as opened:
+        with Image.open(path if content is None else io.BytesIO(content)) as opened:
             width, height = opened.size
             # EXIF orientations 5 to 8 rotate the image by 90 degrees.
             if opened.getexif().get(0x0112, 1) >= 5:

@@ -1,161 +1,163 @@
 """A folder of image files as a data set."""
 
+import hashlib
+import json
+import os
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from zlib import crc32
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from arcvq.data.files import Header, UnreadableImage, image_header, read_image
-from arcvq.data.images import Images, InMemoryImages, Size, check_limit, height_and_width
+from arcvq.data.decoded import MEMORY_LIMIT, DecodedImages, OnError, common_shape, load_into_memory
+from arcvq.data.files import UnreadableImage, image_header, read_image
+from arcvq.data.images import Images, Size, check_limit
 from arcvq.data.reading import raise_if_unreadable, read_in_threads
-from arcvq.data.variance import cached_variance
+from arcvq.data.splits import choose_test, spread
 from arcvq.errors import ArcvqError
 
 EXTENSIONS = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif"})
-# A folder whose decoded images take at most these bytes is kept in memory.
-MEMORY_LIMIT = 1 << 30
-# Without a test folder, about one file in TEST_EVERY is used for testing.
-TEST_EVERY = 20
+TEST_FOLDERS = ("test", "val")
 
 
-class FolderImages:
+class FolderImages(DecodedImages):
     """A set of image files that are decoded by threads when a batch needs them."""
 
-    def __init__(
-        self,
-        name: str,
-        paths: Sequence[Path],
-        *,
-        channels: int,
-        image_size: Size | None,
-        height: int,
-        width: int,
-        labels: Tensor | None = None,
-        device: torch.device | str = "cpu",
-    ) -> None:
-        self.name = name
+    def __init__(self, name: str, paths: Sequence[Path], **options: Any) -> None:
+        """`options` as in DecodedImages."""
+        super().__init__(name, **options)
         self.paths = list(paths)
-        self.channels = channels
-        self.image_size = image_size
-        self.height = height
-        self.width = width
-        self.labels = labels
-        self.device = torch.device(device)
 
     def __len__(self) -> int:
         return len(self.paths)
 
-    def decode(self, path: Path) -> Tensor:
-        """Decode one file to uint8 (C, H, W), and check its size."""
-        pixels = read_image(path, self.channels, self.image_size)
-        if pixels.shape != (self.channels, self.height, self.width):
-            found = f"{pixels.shape[2]}x{pixels.shape[1]}"
-            raise ArcvqError(f"{path} is {found}, but the others are {self.width}x{self.height}; give an image_size")
-        return pixels
+    def path(self, index: int) -> Path:
+        return self.paths[index]
 
-    def gather(self, indices: Tensor) -> Tensor:
-        """Decode the images `indices` (B,) to uint8 (B, C, H, W) on the set's device."""
-        batch = torch.empty(len(indices), self.channels, self.height, self.width, dtype=torch.uint8)
-        raise_if_unreadable(self.decode_into(batch, [self.paths[index] for index in indices.tolist()]))
-        if self.device.type == "cuda":
-            # Pinned memory lets the copy run beside the device's work.
-            return batch.pin_memory().to(self.device, non_blocking=True)
-        return batch.to(self.device)
+    def read(self, index: int) -> Tensor:
+        """Decode a file to uint8 (C, H, W)."""
+        return read_image(self.paths[index], self.channels, self.image_size)
 
-    def decode_into(self, pixels: Tensor, paths: Sequence[Path]) -> list[UnreadableImage]:
-        """Decode `paths` into the tensor `pixels`, uint8 (B, C, H, W); returns the errors of unreadable files."""
-        unreadable = []
-        for target, decoded in zip(pixels, read_in_threads(paths, self.decode)):
-            if isinstance(decoded, UnreadableImage):
-                unreadable.append(decoded)
-            else:
-                target.copy_(decoded)
-        return unreadable
-
-    def to(self, device: torch.device | str) -> "FolderImages":
-        """The same set, with batches on `device`."""
-        return FolderImages(
-            self.name,
-            self.paths,
-            channels=self.channels,
-            image_size=self.image_size,
-            height=self.height,
-            width=self.width,
-            labels=self.labels,
-            device=device,
-        )
-
-    def pixel_variance(self) -> float:
-        """Population variance of all pixels in the [-1, 1] scale, cached on disk."""
-        return cached_variance(self)
-
-
-def load_folder(
-    folder: Path, *, split: str, image_size: Size | None = None, limit: int | None = None, name: str | None = None
-) -> Images:
-    """Load one split of the images below `folder`: into memory if they fit in MEMORY_LIMIT, else decoded on demand.
-
-    The splits are `folder/train` and `folder/test` (or `folder/val`) if both exist; otherwise about one file in 20 is used for
-    testing, chosen by its name. Labels number the sorted names of the first level of folders. `limit` picks files evenly from the
-    sorted list, which is grouped by class. One error names all files without an image header and, for a set in memory, all files
-    that cannot be decoded.
-    """
-    check_limit(limit)
-    splits = split_paths(folder)
-    every_path = splits["train"] + splits["test"]
-    headers = list(read_in_threads([path for _, path in every_path], image_header))
-    unreadable = [header for header in headers if isinstance(header, UnreadableImage)]
-    if len(unreadable) == len(headers):
-        raise_if_unreadable(unreadable)
-    channels, height, width = common_shape(every_path, headers, image_size)
-    paths = splits[split]
-    if not paths:
-        raise ArcvqError(f"{folder} has no image for the {split} split; it needs at least 2 images")
-    labels = class_labels(paths, every_path)
-    if limit is not None and limit < len(paths):
-        picks = [index * len(paths) // limit for index in range(limit)]
-        paths = [paths[index] for index in picks]
-        labels = None if labels is None else labels[picks]
-    images = FolderImages(
-        name or f"folder:{folder}",
-        [path for _, path in paths],
-        channels=channels,
-        image_size=image_size,
-        height=height,
-        width=width,
-        labels=labels,
-    )
-    if len(images) * channels * height * width > MEMORY_LIMIT:
-        raise_if_unreadable(unreadable)
-        return images
-    pixels = torch.empty(len(images), channels, height, width, dtype=torch.uint8)
-    unreadable += images.decode_into(pixels, images.paths)
-    raise_if_unreadable({error.path: error for error in unreadable}.values())
-    return InMemoryImages(images.name, pixels, labels)
+    def fingerprint(self) -> str | None:
+        """A hash of the files' paths, sizes and times; None if one is missing."""
+        if not self.paths:
+            return None
+        digest = hashlib.sha256()
+        root = os.path.commonpath([path.parent for path in self.paths])
+        try:
+            for path in self.paths:
+                status = path.stat()
+                digest.update(json.dumps([os.path.relpath(path, root), status.st_size, status.st_mtime_ns]).encode())
+        except OSError:
+            return None
+        return digest.hexdigest()
 
 
 # A file's path relative to its split's folder, which decides its order and class, and the path to open.
 FoundFile = tuple[Path, Path]
 
 
-def split_paths(folder: Path) -> dict[str, list[FoundFile]]:
+def load_folder(
+    folder: Path,
+    *,
+    split: str,
+    image_size: Size | None = None,
+    limit: int | None = None,
+    name: str | None = None,
+    holdout_every: int | None = None,
+    on_error: OnError = "stop",
+) -> Images:
+    """Load one split of the images below `folder`: into memory if they fit in MEMORY_LIMIT, else decoded on demand.
+
+    The splits are `folder/train` and `folder/test` (or `folder/val`) if both exist; otherwise see `choose_test`. Labels number the
+    sorted names of the first level of folders.
+    """
+    splits = split_paths(folder, holdout_every)
+    every_path = splits["train"] + splits["test"]
+    classes = class_names(every_path)
+    labels = {split: class_labels(found, classes) for split, found in splits.items()}
+    return load_files(
+        name or f"folder:{folder}",
+        splits,
+        split,
+        labels=labels,
+        classes=classes,
+        image_size=image_size,
+        limit=limit,
+        on_error=on_error,
+    )
+
+
+def load_files(
+    name: str,
+    splits: dict[str, list[FoundFile]],
+    split: str,
+    *,
+    labels: dict[str, Tensor | None],
+    classes: list[str] | None,
+    image_size: Size | None,
+    limit: int | None,
+    on_error: OnError,
+) -> Images:
+    """One split of a set of image files, as `load_folder` loads it. The headers of both splits are read, to find a common format.
+
+    `limit` picks files evenly from the list, which is grouped by class. One error names all files without an image header and, for
+    a set in memory, all files that cannot be decoded; with `on_error="skip"`, others stand in for them.
+    """
+    check_limit(limit)
+    every_path = [path for _, path in splits["train"] + splits["test"]]
+    headers = list(read_in_threads(every_path, image_header))
+    unreadable = [header for header in headers if isinstance(header, UnreadableImage)]
+    if len(unreadable) == len(headers):
+        raise_if_unreadable(unreadable)
+    channels, height, width = common_shape([path.name for path in every_path], headers, image_size)
+    if not splits[split]:
+        raise ArcvqError(f"{name} has no image for the {split} split; it needs at least 2 images")
+    picks, own_labels = spread(len(splits[split]), limit), labels[split]
+    images = FolderImages(
+        name,
+        [splits[split][index][1] for index in picks],
+        channels=channels,
+        image_size=image_size,
+        height=height,
+        width=width,
+        labels=None if own_labels is None else own_labels[picks],
+        class_names=classes,
+        on_error=on_error,
+    )
+    return load_into_memory(images, unreadable, MEMORY_LIMIT)
+
+
+def split_folders(folder: Path) -> dict[str, Path] | None:
+    """The folders of the train and the test split below `folder`, if both are there."""
+    held_out = next((folder / name for name in TEST_FOLDERS if (folder / name).is_dir()), None)
+    return {"train": folder / "train", "test": held_out} if (folder / "train").is_dir() and held_out else None
+
+
+def split_paths(folder: Path, holdout_every: int | None = None) -> dict[str, list[FoundFile]]:
     """The image files of the train and the test split below `folder`."""
     if not folder.is_dir():
         raise ArcvqError(f"no such folder: {folder}; give folder:PATH with the path of a folder of images")
-    held_out = next((folder / name for name in ("test", "val") if (folder / name).is_dir()), None)
-    if (folder / "train").is_dir() and held_out is not None:
-        return {"train": image_paths(folder / "train"), "test": image_paths(held_out)}
+    folders = split_folders(folder)
+    if folders is not None:
+        refuse_holdout_every(folder, holdout_every)
+        return {split: image_paths(path) for split, path in folders.items()}
     # Without both folders, split the files.
     found = image_paths(folder / "train" if (folder / "train").is_dir() else folder)
-    # By name alone, so that files added later move none from one split to the other.
-    test = [entry for entry in found if crc32(entry[0].as_posix().encode()) % TEST_EVERY == 0] or found[-1:]
-    test = test[: len(found) - 1] or test  # if all names hash to test, keep one to train on
-    chosen = {path for _, path in test}
-    return {"train": [entry for entry in found if entry[1] not in chosen], "test": test}
+    test = choose_test([relative.as_posix() for relative, _ in found], holdout_every)
+    return {
+        "train": [entry for entry, held_out in zip(found, test) if not held_out],
+        "test": [entry for entry, held_out in zip(found, test) if held_out],
+    }
+
+
+def refuse_holdout_every(folder: Path, holdout_every: int | None) -> None:
+    """Raise if images of a set with test images are to be held out."""
+    if holdout_every is not None:
+        raise ArcvqError(f"{folder} has a test split of its own: leave data.holdout_every out")
 
 
 def image_paths(folder: Path) -> list[FoundFile]:
@@ -185,27 +187,16 @@ def files_below(folder: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
             yield from files_below(path, above)
 
 
-def common_shape(
-    paths: Sequence[FoundFile], headers: Sequence[Header | UnreadableImage], image_size: Size | None
-) -> tuple[int, int, int]:
-    """(channels, height, width) for all images; one channel only if all are grey. An error if sizes differ and no size is given."""
-    read = [(path, header) for (_, path), header in zip(paths, headers) if isinstance(header, Header)]
-    channels = 1 if all(header.grey for _, header in read) else 3
-    if image_size is not None:
-        return channels, *height_and_width(image_size)
-    first, wanted = read[0]
-    for path, header in read:
-        if (header.width, header.height) != (wanted.width, wanted.height):
-            raise ArcvqError(
-                f"images differ in size ({first.name} is {wanted.width}x{wanted.height}, {path.name} is "
-                f"{header.width}x{header.height}); give an image_size"
-            )
-    return channels, wanted.height, wanted.width
-
-
-def class_labels(paths: Sequence[FoundFile], every_path: Sequence[FoundFile]) -> Tensor | None:
-    """Labels from the first folder of each path, numbered over both splits; None if a file is in no folder."""
-    if any(len(relative.parts) < 2 for relative, _ in every_path):
+def class_names(paths: Sequence[FoundFile]) -> list[str] | None:
+    """The sorted names of the first folder of each path; None if a file is in no folder."""
+    if any(len(relative.parts) < 2 for relative, _ in paths):
         return None
-    classes = {name: index for index, name in enumerate(sorted({relative.parts[0] for relative, _ in every_path}))}
-    return torch.tensor([classes[relative.parts[0]] for relative, _ in paths], dtype=torch.int64)
+    return sorted({relative.parts[0] for relative, _ in paths})
+
+
+def class_labels(paths: Sequence[FoundFile], classes: list[str] | None) -> Tensor | None:
+    """The number of each path's class, int64; None without classes."""
+    if classes is None:
+        return None
+    numbers = {name: index for index, name in enumerate(classes)}
+    return torch.tensor([numbers[relative.parts[0]] for relative, _ in paths], dtype=torch.int64)

@@ -1,6 +1,7 @@
 """Sets of equally sized 8-bit images: the interface of all sets, and the set in memory."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -40,6 +41,14 @@ class Images(Protocol):
     def labels(self) -> Tensor | None:
         """One class per image, int64 (N,) on the CPU, or None."""
 
+    @property
+    def class_names(self) -> list[str] | None:
+        """The name of each class, or None if there are no classes or no names."""
+
+    @property
+    def skipped(self) -> Mapping[str, str] | None:
+        """The images that cannot be read and that others stand in for, so far: path → reason. None if that is an error."""
+
     def __len__(self) -> int: ...
 
     def gather(self, indices: Tensor) -> Tensor:
@@ -59,6 +68,8 @@ class InMemoryImages:
     name: str
     pixels: Tensor  # uint8 (N, C, H, W)
     labels: Tensor | None = None  # int64 (N,)
+    class_names: list[str] | None = None
+    skipped: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
         if self.pixels.dtype != torch.uint8 or self.pixels.ndim != 4:
@@ -93,7 +104,7 @@ class InMemoryImages:
 
     def to(self, device: torch.device | str) -> "InMemoryImages":
         """A copy of the set on `device`."""
-        return InMemoryImages(self.name, self.pixels.to(device), self.labels)
+        return replace(self, pixels=self.pixels.to(device))
 
     def pixel_variance(self) -> float:
         """Population variance of all pixels in the [-1, 1] scale."""
@@ -129,7 +140,7 @@ def resize_images(images: InMemoryImages, size: Size) -> InMemoryImages:
         )
         for part in images.pixels.split(CHUNK)
     ]
-    return InMemoryImages(images.name, torch.cat(parts), images.labels)
+    return replace(images, pixels=torch.cat(parts))
 
 
 def check_limit(limit: int | None) -> None:
@@ -144,14 +155,14 @@ def first_images(images: InMemoryImages, limit: int | None) -> InMemoryImages:
     if limit is None or limit >= len(images):
         return images
     labels = None if images.labels is None else images.labels[:limit].clone()
-    return InMemoryImages(images.name, images.pixels[:limit].clone(), labels)
+    return replace(images, pixels=images.pixels[:limit].clone(), labels=labels)
 
 
 def hold_out(images: Images, count: int) -> tuple[InMemoryImages, InMemoryImages]:
-    """Split off the last `count` images: (the others, the last ones). Not for folders, which are sorted by class."""
-    if not isinstance(images, InMemoryImages) or images.name.startswith("folder:"):
+    """Split off the last `count` images: (the others, the last ones). Not for sets of files, which are sorted by class."""
+    if not isinstance(images, InMemoryImages) or images.name.startswith(("folder:", "shards:", "photos")):
         raise ArcvqError(
-            f"{images.name}: data.holdout is for published sets; put the images to hold out into a folder test"
+            f"{images.name}: data.holdout is for published sets in memory; put the images to hold out into a folder test"
         )
     if not 1 <= count < len(images):
         raise ArcvqError(
@@ -159,6 +170,6 @@ def hold_out(images: Images, count: int) -> tuple[InMemoryImages, InMemoryImages
         )
     first, labels = len(images) - count, images.labels
     return (
-        InMemoryImages(images.name, images.pixels[:first], None if labels is None else labels[:first]),
-        InMemoryImages(images.name, images.pixels[first:], None if labels is None else labels[first:]),
+        replace(images, pixels=images.pixels[:first], labels=None if labels is None else labels[:first]),
+        replace(images, pixels=images.pixels[first:], labels=None if labels is None else labels[first:]),
     )

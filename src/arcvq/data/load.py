@@ -4,22 +4,27 @@ import os
 from pathlib import Path
 from typing import Literal
 
+from arcvq.data import photos
 from arcvq.data.cifar import load_cifar
+from arcvq.data.decoded import OnError
 from arcvq.data.download import download as fetch_published
 from arcvq.data.download import not_found_error
 from arcvq.data.embedded import load_sample
 from arcvq.data.folder import load_folder
 from arcvq.data.idx import find_idx_files, read_idx_images
 from arcvq.data.images import Images, InMemoryImages, Size, first_images, resize_images
+from arcvq.data.photos import load_photos
+from arcvq.data.shards import load_shards
 from arcvq.errors import ArcvqError
 
 Split = Literal["train", "test"]
 PUBLISHED = ("mnist", "fashion-mnist", "cifar10")
+FILE_SETS = {"folder": load_folder, "shards": load_shards}
 
 
 def data_names() -> list[str]:
-    """The names that load_images accepts; PATH stands for a folder of images."""
-    return ["sample", *PUBLISHED, "folder:PATH"]
+    """The names that load_images accepts; PATH stands for a folder of images, or of shards."""
+    return ["sample", *PUBLISHED, "photos", "folder:PATH", "shards:PATH"]
 
 
 def data_root() -> Path:
@@ -35,20 +40,35 @@ def load_images(
     image_size: Size | None = None,
     limit: int | None = None,
     download: bool = True,
+    holdout_every: int | None = None,
+    on_error: OnError = "stop",
 ) -> Images:
     """Load one split of a data set.
 
-    `limit` keeps the first images only (of a folder: images spread evenly over it). With `image_size`, the side of a square or
+    `limit` keeps the first images only (of files: images spread evenly over them). With `image_size`, the side of a square or
     (height, width), images are resized until they cover that size and cropped to the centre. A published set that is not below
-    `root` is downloaded, unless `download` is off.
+    `root` is downloaded, unless `download` is off. Of a folder or shards without a test split, every `holdout_every`-th image is held
+    out, or about one in 20. With `on_error="skip"`, others stand in for images that cannot be read.
     """
     if split not in ("train", "test"):
         raise ArcvqError(f"unknown split {split!r}; use 'train' or 'test'")
-    if name.startswith("folder:"):
-        path = name.removeprefix("folder:")
+    kind, colon, path = name.partition(":")
+    if colon and kind in FILE_SETS:
         if not path:
-            raise ArcvqError("folder: needs a path, as in folder:photos")
-        return load_folder(Path(path).expanduser(), split=split, image_size=image_size, limit=limit, name=name)
+            raise ArcvqError(f"{kind}: needs a path, as in {kind}:photos")
+        return FILE_SETS[kind](
+            Path(path).expanduser(),
+            split=split,
+            image_size=image_size,
+            limit=limit,
+            name=name,
+            holdout_every=holdout_every,
+            on_error=on_error,
+        )
+    if holdout_every is not None:
+        raise ArcvqError(f"data.holdout_every is for folder: and shards:, and {name} has test images: leave it out")
+    if name == "photos":
+        return find_photos(root or data_root(), split, image_size, limit, download, on_error)
     if name == "sample":
         images = load_sample(split)
     elif name in PUBLISHED:
@@ -79,3 +99,21 @@ def load_from_disk(name: str, split: Split, root: Path) -> InMemoryImages | None
         return load_cifar(root, split)
     files = find_idx_files(root, name, split)
     return None if files is None else read_idx_images(name, *files)
+
+
+def find_photos(
+    root: Path, split: Split, image_size: Size | None, limit: int | None, download: bool, on_error: OnError
+) -> Images:
+    """Load the photos from `root`, and download what is absent."""
+    images = load_photos(root, split=split, image_size=image_size, limit=limit, on_error=on_error)
+    if images is not None:
+        return images
+    if not download:
+        raise not_found_error(root, "photos", split, "downloading is off")
+    for folder in photos.FOLDERS:
+        if not (root / folder).is_dir():
+            fetch_published(root, folder, split)
+    images = load_photos(root, split=split, image_size=image_size, limit=limit, on_error=on_error)
+    if images is None:
+        raise not_found_error(root, "photos", split, "the downloaded files are not the expected ones")
+    return images

@@ -1,10 +1,10 @@
 """Threads that read and write image files: Pillow releases the interpreter's lock while it decodes and encodes."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from os import cpu_count
-from pathlib import Path
 from typing import TypeVar
 
 from arcvq.data.files import UnreadableImage
@@ -25,17 +25,28 @@ def image_threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(THREADS, thread_name_prefix="arcvq-images")
 
 
-def read_in_threads(paths: Sequence[Path], read: Callable[[Path], Result]) -> Iterator[Result | UnreadableImage]:
-    """Yield `read(path)` for each path in order, or its UnreadableImage error. Threads read at most CHUNK files ahead."""
+def read_in_threads(
+    items: Iterable[Item], read: Callable[[Item], Result], ahead: int = CHUNK
+) -> Iterator[Result | UnreadableImage]:
+    """Yield `read(item)` for each item in order, or its UnreadableImage error. Threads read at most `ahead` items ahead."""
 
-    def read_or_error(path: Path) -> Result | UnreadableImage:
+    def read_or_error(item: Item) -> Result | UnreadableImage:
         try:
-            return read(path)
+            return read(item)
         except UnreadableImage as error:
             return error
 
-    for first in range(0, len(paths), CHUNK):
-        yield from image_threads().map(read_or_error, paths[first : first + CHUNK])
+    waiting: deque[Future[Result | UnreadableImage]] = deque()
+    try:
+        for item in items:
+            if len(waiting) >= ahead:
+                yield waiting.popleft().result()
+            waiting.append(image_threads().submit(read_or_error, item))
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        for future in waiting:
+            future.cancel()
 
 
 def prefetch(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from arcvq.data.augment import Augmentation, augment, draw_augmentation
 from arcvq.data.batches import batch_count, batch_indices
+from arcvq.data.decoded import DecodedImages, OnError
 from arcvq.data.images import Images, InMemoryImages, first_images, hold_out, resize_images
 from arcvq.data.load import load_images
 from arcvq.data.reading import prefetch
@@ -43,6 +44,11 @@ class Source:
     def to(self, device: torch.device) -> Source:
         """The same source with its data on `device`."""
         return self
+
+    @property
+    def skipped(self) -> Mapping[str, str] | None:
+        """What could not be read so far and was replaced: name → reason. None if that is an error."""
+        return None
 
     @property
     def batches_per_epoch(self) -> int:
@@ -116,6 +122,11 @@ class ImageSource(Source):
             self.augmentation.check(self.images.height, self.images.width)
 
     @property
+    def skipped(self) -> Mapping[str, str] | None:
+        """The images that cannot be read and that others stand in for, so far: path → reason. None if that is an error."""
+        return self.images.skipped
+
+    @property
     def channels(self) -> int:
         return self.images.channels
 
@@ -158,11 +169,14 @@ class ImageSource(Source):
 
     def _decode_batch(self, epoch: int, index: Tensor, seed: int) -> dict[str, Tensor]:
         """The batch of a set that is not resident: decoded, augmented images and their labels."""
-        pixels = self.images.gather(index)
+        if isinstance(self.images, DecodedImages):
+            pixels, used = self.images.fetch(index)
+        else:
+            pixels, used = self.images.gather(index), index.cpu()
         if self.augmentation is not None:
             pixels = self._augment(pixels, self._draw_augmentation(epoch, index, seed))
         batch = {"image": pixels}
-        return batch if self.labels is None else batch | {"label": self.labels[index.cpu()]}
+        return batch if self.labels is None else batch | {"label": self.labels[used]}
 
     def _draw_augmentation(self, epoch: int, index: Tensor, seed: int) -> dict[str, Tensor]:
         """Random flips and crop positions for these images, on their device."""
@@ -188,19 +202,22 @@ def load_sources(
     holdout: int | None = None,
     evaluation_images: int | None = None,
     augmentation: Augmentation | None = None,
+    holdout_every: int | None = None,
+    on_error: OnError = "stop",
 ) -> tuple[ImageSource, ImageSource]:
     """The training source and the evaluation source of a data set: the test set, or the last `holdout` training images."""
+    files: dict[str, Any] = {"holdout_every": holdout_every, "on_error": on_error}
     if holdout:
-        images = load_images(name, split="train", root=root, image_size=image_size)
+        images = load_images(name, split="train", root=root, image_size=image_size, **files)
         rest, held_out = hold_out(images, holdout)
         train, test = first_images(rest, limit), first_images(held_out, evaluation_images)
         source = ImageSource(train, batch_size, augmentation)
         test = resize_images(test, source.image_size)
         return source, ImageSource(test, batch_size, name=f"the held-out images of {name}")
-    images = load_images(name, split="train", root=root, image_size=image_size, limit=limit)
+    images = load_images(name, split="train", root=root, image_size=image_size, limit=limit, **files)
     source = ImageSource(images, batch_size, augmentation)
     height, width = source.image_size
     size = image_size if augmentation is None or augmentation.crop is None else augmentation.crop
     size = size or (height if height == width else None)
-    test_images = load_images(name, split="test", root=root, image_size=size, limit=evaluation_images)
+    test_images = load_images(name, split="test", root=root, image_size=size, limit=evaluation_images, **files)
     return source, ImageSource(test_images, batch_size, name=f"the test images of {name}")

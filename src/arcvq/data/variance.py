@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,10 +16,10 @@ from arcvq.errors import ArcvqError
 from arcvq.storage import cache_folder, read_json, write_json
 
 if TYPE_CHECKING:
-    from arcvq.data.folder import FolderImages
+    from arcvq.data.decoded import DecodedImages
 
 
-def cached_variance(images: FolderImages) -> float:
+def cached_variance(images: DecodedImages) -> float:
     """The pixel variance from the cache on disk, or computed and then cached."""
     file = variance_file(images)
     if file is None:
@@ -35,18 +34,11 @@ def cached_variance(images: FolderImages) -> float:
     return variance
 
 
-def variance_file(images: FolderImages) -> Path | None:
-    """The cache file for these images, named by a hash of paths, sizes, times and decoding options; None without a cache."""
-    folder = cache_folder()
-    if folder is None or not images.paths:
+def variance_file(images: DecodedImages) -> Path | None:
+    """The cache file for these images, named by a hash of the files and of how they are decoded; None without a cache."""
+    folder, files = cache_folder(), images.fingerprint()
+    if folder is None or files is None:
         return None
-    decoded = [images.channels, images.image_size, images.height, images.width, PIL.__version__]
+    decoded = [images.channels, images.image_size, images.height, images.width, images.on_error, PIL.__version__, files]
     digest = hashlib.sha256(json.dumps(decoded).encode())
-    root = os.path.commonpath([path.parent for path in images.paths])
-    try:
-        for path in images.paths:
-            status = path.stat()
-            digest.update(json.dumps([os.path.relpath(path, root), status.st_size, status.st_mtime_ns]).encode())
-    except OSError:
-        return None
     return folder / "variance" / f"{digest.hexdigest()[:32]}.json"
