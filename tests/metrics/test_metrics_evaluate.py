@@ -103,6 +103,13 @@ def test_metrics_of_known_tokens_and_codes(no_weights: None) -> None:
     assert found["norm_mean_used"] == 2.0
 
 
+def test_choices_of_a_token_decide_its_bits_but_not_its_usage() -> None:
+    tokens = torch.tensor([[[0, 5]], [[1, 7]]])  # of two codebooks of four
+    names = ["usage", "bits_per_image", "tokens_per_image"]
+    found = evaluate(lambda x: (x, tokens), toy_images(2), codebook=torch.eye(8), choices=4, metrics=names)
+    assert found.metrics == {"usage": 0.5, "tokens_per_image": 2.0, "bits_per_image": 4.0}
+
+
 def test_codebook_size_replaces_codebook() -> None:
     tokens = torch.tensor([[[3, 1]], [[3, 3]]])
     with_size = evaluate(

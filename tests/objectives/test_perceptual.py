@@ -8,19 +8,7 @@ from torch import Tensor
 
 from arcvq import ArcvqError
 from arcvq.metrics import Lpips, lpips_distance
-from arcvq.metrics.lpips import untrained_network
 from arcvq.objectives import PerceptualLoss
-
-
-@pytest.fixture(scope="module")
-def network() -> Lpips:
-    """VGG16 with random weights of a size that keeps its features alive."""
-    network = untrained_network("vgg")
-    generator = torch.Generator().manual_seed(0)
-    for parameter in network.net.parameters():
-        fan_in = parameter[0].numel()
-        parameter.data = torch.randn(parameter.shape, generator=generator) * (2 / fan_in) ** 0.5
-    return network.requires_grad_(False).eval()
 
 
 @pytest.fixture
@@ -30,16 +18,18 @@ def pair() -> tuple[Tensor, Tensor]:
     return x, y
 
 
-def test_value_is_that_of_the_metric(network: Lpips, pair: tuple[Tensor, Tensor]) -> None:
-    loss = PerceptualLoss(network)(*pair)
-    torch.testing.assert_close(loss, lpips_distance(*((each + 1) / 2 for each in pair), network), rtol=1e-5, atol=1e-7)
+def test_value_is_that_of_the_metric(random_vgg: Lpips, pair: tuple[Tensor, Tensor]) -> None:
+    loss = PerceptualLoss(random_vgg)(*pair)
+    torch.testing.assert_close(
+        loss, lpips_distance(*((each + 1) / 2 for each in pair), random_vgg), rtol=1e-5, atol=1e-7
+    )
     grey = [each[:, :1] for each in pair]
-    expected = lpips_distance(*((each + 1) / 2 for each in grey), network)
-    torch.testing.assert_close(PerceptualLoss(network)(*grey), expected, rtol=1e-5, atol=1e-7)
+    expected = lpips_distance(*((each + 1) / 2 for each in grey), random_vgg)
+    torch.testing.assert_close(PerceptualLoss(random_vgg)(*grey), expected, rtol=1e-5, atol=1e-7)
 
 
-def test_gradient_is_the_slope_of_the_value(network: Lpips, pair: tuple[Tensor, Tensor]) -> None:
-    loss = PerceptualLoss(copy.deepcopy(network).double())
+def test_gradient_is_the_slope_of_the_value(random_vgg: Lpips, pair: tuple[Tensor, Tensor]) -> None:
+    loss = PerceptualLoss(copy.deepcopy(random_vgg).double())
     x, y = (each[:1].double() for each in pair)
     x.requires_grad_()
     loss(x, y).sum().backward()
@@ -51,8 +41,8 @@ def test_gradient_is_the_slope_of_the_value(network: Lpips, pair: tuple[Tensor, 
     assert all(parameter.grad is None for parameter in loss.parameters())
 
 
-def test_bfloat16_autocast_keeps_value_and_gradient(network: Lpips, pair: tuple[Tensor, Tensor]) -> None:
-    loss = PerceptualLoss(network)
+def test_bfloat16_autocast_keeps_value_and_gradient(random_vgg: Lpips, pair: tuple[Tensor, Tensor]) -> None:
+    loss = PerceptualLoss(random_vgg)
     gradients, values = [], []
     for enabled in (False, True):
         x = pair[0].clone().requires_grad_()
@@ -66,8 +56,8 @@ def test_bfloat16_autocast_keeps_value_and_gradient(network: Lpips, pair: tuple[
     assert torch.cosine_similarity(*gradients, dim=0) > 0.9
 
 
-def test_features_that_are_all_zero_have_a_finite_gradient(network: Lpips) -> None:
-    silent = copy.deepcopy(network)
+def test_features_that_are_all_zero_have_a_finite_gradient(random_vgg: Lpips) -> None:
+    silent = copy.deepcopy(random_vgg)
     torch.nn.init.zeros_(silent.net[0].weight)  # type: ignore[arg-type]
     torch.nn.init.constant_(silent.net[0].bias, -1.0)  # type: ignore[arg-type]
     x = torch.zeros(1, 3, 32, 32, requires_grad=True)
@@ -76,12 +66,12 @@ def test_features_that_are_all_zero_have_a_finite_gradient(network: Lpips) -> No
     assert x.grad.isfinite().all()
 
 
-def test_network_stays_frozen_and_in_evaluation(network: Lpips) -> None:
-    loss = PerceptualLoss(copy.deepcopy(network).train().requires_grad_(True)).train()
+def test_network_stays_frozen_and_in_evaluation(random_vgg: Lpips) -> None:
+    loss = PerceptualLoss(copy.deepcopy(random_vgg).train().requires_grad_(True)).train()
     assert not any(module.training for module in loss.network.modules())
     assert not any(parameter.requires_grad for parameter in loss.parameters())
 
 
-def test_images_below_the_smallest_size_are_refused(network: Lpips) -> None:
+def test_images_below_the_smallest_size_are_refused(random_vgg: Lpips) -> None:
     with pytest.raises(ArcvqError, match="16 pixels"):
-        PerceptualLoss(network)(torch.zeros(1, 3, 8, 8), torch.zeros(1, 3, 8, 8))
+        PerceptualLoss(random_vgg)(torch.zeros(1, 3, 8, 8), torch.zeros(1, 3, 8, 8))

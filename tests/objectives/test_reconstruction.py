@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from arcvq import ArcvqError
 from arcvq.objectives import OBJECTIVES, Reconstruction, ReconstructionConfig
@@ -15,7 +16,15 @@ VARIANCE = 0.3125
 
 
 def make(variance: float = VARIANCE, **options: Any) -> Reconstruction:
-    return OBJECTIVES.build(ReconstructionConfig(**options), lambda: variance)
+    objective = OBJECTIVES.build(ReconstructionConfig(**options), lambda: variance)
+    assert isinstance(objective, Reconstruction)
+    return objective
+
+
+def value_of(objective: Reconstruction, copies: Tensor, images: Tensor) -> Tensor:
+    (name, value), *others = objective(copies, images).items()
+    assert (name, others) == ("reconstruction", [])
+    return value
 
 
 @pytest.mark.parametrize(
@@ -33,25 +42,25 @@ def make(variance: float = VARIANCE, **options: Any) -> Reconstruction:
 )
 def test_the_value_is_the_mean_error_over_the_divisor(kind: str, normalise: str, value: float) -> None:
     objective = make(reconstruction=kind, normalise=normalise)
-    assert objective(COPIES, IMAGES).item() == pytest.approx(value, rel=1e-6)
+    assert value_of(objective, COPIES, IMAGES).item() == pytest.approx(value, rel=1e-6)
 
 
 def test_the_gradient_is_that_of_the_mean() -> None:
     copies = COPIES.clone().requires_grad_()
-    make()(copies, IMAGES).backward()
+    value_of(make(), copies, IMAGES).backward()
     torch.testing.assert_close(copies.grad, 2 * (COPIES - IMAGES) / 4 / VARIANCE)
 
 
 def test_half_precision_is_compared_in_float32() -> None:
     objective = make(normalise="none")
-    value = objective(COPIES.bfloat16(), IMAGES)
+    value = value_of(objective, COPIES.bfloat16(), IMAGES)
     assert value.dtype == torch.float32
     assert value.item() == 0.3125
 
 
 def test_a_process_without_images_adds_nothing() -> None:
     empty = torch.zeros(0, 1, 1, 2)
-    assert make()(empty, empty).item() == 0.0
+    assert value_of(make(), empty, empty).item() == 0.0
 
 
 @pytest.mark.parametrize("normalise", ["variance", "variance01"])
@@ -62,7 +71,7 @@ def test_images_of_one_colour_cannot_be_normalised(normalise: str, variance: flo
 
 
 def test_images_of_one_colour_need_no_normalisation() -> None:
-    assert make(0.0, normalise="none")(COPIES, IMAGES).item() == 0.3125
+    assert value_of(make(0.0, normalise="none"), COPIES, IMAGES).item() == 0.3125
 
 
 def test_the_likelihood_is_a_gaussians_with_the_variance_that_suits_it_best() -> None:
@@ -73,7 +82,7 @@ def test_the_likelihood_is_a_gaussians_with_the_variance_that_suits_it_best() ->
     full = sum_of_squares / (2 * v) + count / 2 * torch.log(v)
     slope, expected = torch.autograd.grad(full, (v, copies))
     assert abs(slope.item()) < 1e-12
-    profiled = count * make(reconstruction="likelihood", normalise="none")(copies, IMAGES)
+    profiled = count * value_of(make(reconstruction="likelihood", normalise="none"), copies, IMAGES)
     assert profiled.item() == pytest.approx(full.item() - count / 2, abs=1e-6)
     (gradient,) = torch.autograd.grad(profiled, copies)
     torch.testing.assert_close(gradient, expected, rtol=1e-5, atol=1e-6)
@@ -81,7 +90,7 @@ def test_the_likelihood_is_a_gaussians_with_the_variance_that_suits_it_best() ->
 
 def test_a_perfect_copy_has_a_finite_likelihood_and_no_gradient() -> None:
     copies = IMAGES.clone().requires_grad_()
-    value = make(reconstruction="likelihood")(copies, IMAGES)
+    value = value_of(make(reconstruction="likelihood"), copies, IMAGES)
     value.backward()
     assert torch.isfinite(value)
     assert torch.equal(copies.grad, torch.zeros_like(copies))

@@ -56,6 +56,7 @@ def evaluate(
     protocol: Protocol | str = "exact",
     codebook: Tensor | None = None,
     codebook_size: int | None = None,
+    choices: int | None = None,
     batch_size: int = 500,
     device: torch.device | str = "cpu",
     metrics: Sequence[str] | None = None,
@@ -65,7 +66,8 @@ def evaluate(
     """Measure `reconstruct` on every image, under one protocol.
 
     `reconstruct` takes floats (B, C, H, W) in [-1, 1] and returns reconstructions of that shape and range, and int64
-    tokens (B, ...) in which -1 is padding, or None. `codebook_size` is for quantizers without a codebook of vectors.
+    tokens (B, ...) in which -1 is padding, or None. `codebook_size` is for quantizers without a codebook of vectors, and
+    `choices` for those with several codebooks, whose tokens are rows of all of them: how many codes each token chooses from.
     `metrics` selects names of METRICS; None means all. `download` lets LPIPS and FID download missing weights. `progress` is
     called with the number of images done and in all. The random numbers that `reconstruct` draws are the same every time on the
     same device with the same `batch_size`, and the random state outside does not change.
@@ -76,6 +78,7 @@ def evaluate(
         images,
         codebook=codebook,
         codebook_size=codebook_size,
+        choices=choices,
         batch_size=batch_size,
         device=device,
         metrics=metrics,
@@ -92,6 +95,7 @@ def evaluate_under(
     *,
     codebook: Tensor | None = None,
     codebook_size: int | None = None,
+    choices: int | None = None,
     batch_size: int = 500,
     device: torch.device | str = "cpu",
     metrics: Sequence[str] | None = None,
@@ -111,7 +115,7 @@ def evaluate_under(
 
     with keep_networks():
         comparisons = [Comparison(protocol, images, wanted, device, download, batch_size) for protocol in chosen]
-    token_counts = TokenCounts(codebook_size, device)
+    token_counts = TokenCounts(codebook_size, device, choices)
     done = 0
     with torch.no_grad(), fixed_random_state(device):
         started_comparisons: list[Callable[[], None]] = []

@@ -78,11 +78,15 @@ class Lpips(nn.Module):
 
     def distance(self, x: list[Tensor], y: list[Tensor]) -> Tensor:
         """LPIPS distances (B,) from the features of two batches."""
+        return self.stage_distances(x, y).sum(dim=0)
+
+    def stage_distances(self, x: list[Tensor], y: list[Tensor]) -> Tensor:
+        """What each stage adds to the distances: (stages, B)."""
         with torch.autocast(x[0].device.type, enabled=False):
             distances = [
                 nn.functional.conv2d((a - b).square(), head).mean(dim=(1, 2, 3)) for a, b, head in zip(x, y, self.heads)
             ]
-            return torch.stack(distances).sum(dim=0)
+            return torch.stack(distances)
 
 
 def lpips_network(name: LpipsName = "vgg", *, device: torch.device | str = "cpu", download: bool = False) -> Lpips:

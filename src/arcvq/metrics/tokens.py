@@ -12,10 +12,13 @@ NEEDS_CODEBOOK_SIZE = ("usage", "tokens_per_code", "bits_per_image")
 
 
 class TokenCounts:
-    """Counts how often each code was chosen. Without a codebook size, the counts end at the largest token."""
+    """Counts how often each code was chosen. Without a codebook size, the counts end at the largest token.
 
-    def __init__(self, codebook_size: int | None, device: torch.device) -> None:
-        self.codebook_size = codebook_size
+    `choices` is how many codes each token chooses from, if it is not the whole codebook.
+    """
+
+    def __init__(self, codebook_size: int | None, device: torch.device, choices: int | None = None) -> None:
+        self.codebook_size, self.choices = codebook_size, choices
         self.device = device
         self.counts: Tensor | None = None
 
@@ -56,7 +59,7 @@ class TokenCounts:
             elif name == "tokens_per_code":
                 measured[name] = tokens / len(self.counts)
             elif name == "bits_per_image":
-                measured[name] = codebook_metrics.bits_per_image(tokens / images, len(self.counts))
+                measured[name] = codebook_metrics.bits_per_image(tokens / images, self.choices or len(self.counts))
             elif name == "coverage":
                 covered = codebook_metrics.coverage(self.counts)
                 measured.update({f"coverage_{percent}": float(codes) for percent, codes in covered.items()})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -26,7 +26,7 @@ class ReconstructionConfig:
 
 
 class Reconstruction:
-    """`Reconstruction(pixel_variance, config=config)(reconstruction, images)` → a scalar, over the global batch.
+    """`Reconstruction(pixel_variance, config=config)(reconstruction, images)` → {"reconstruction": a scalar}, over the global batch.
 
     `pixel_variance()` costs a pass over the training images, and is called only if it is needed.
     """
@@ -42,14 +42,19 @@ class Reconstruction:
         self.config = config
         self.divisor = variance / 4 if config.normalise == "variance01" else variance
 
-    def __call__(self, reconstruction: Tensor, images: Tensor) -> Tensor:
+    def __call__(
+        self, reconstruction: Tensor, images: Tensor, extra: Mapping[str, Tensor] = {}, stage: int = 0
+    ) -> dict[str, Tensor]:
+        return {"reconstruction": self.error(reconstruction, images)}
+
+    def error(self, reconstruction: Tensor, images: Tensor) -> Tensor:
+        """The one term."""
         difference = reconstruction.float() - images.float()
         if self.config.reconstruction == "likelihood":
             return self.likelihood(difference.square())
         error = difference.square() if self.config.reconstruction == "mse" else difference.abs()
-        count = torch.full((), images.shape[0], device=images.device)
         mean = error.sum() / max(1, error.numel())
-        return mean / self.divisor * distributed.shard_weight(count)
+        return mean / self.divisor * distributed.batch_weight(images)
 
     def likelihood(self, squares: Tensor) -> Tensor:
         """(D/2)·log(SSE/D), over D; the fitted variance is everyone's. Its gradient is that of the MSE over 2·MSE: the floor bounds it."""

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
-from arcvq.data import to_unit
 from arcvq.data.source import Batch
 from arcvq.errors import ArcvqError
-from arcvq.tasks.task import StepOutput, memory_format, sum_of_terms
-from arcvq.tasks.tokenizer import TokenizerTask
+from arcvq.objectives import Objective
+from arcvq.tasks.phase import Phase
+from arcvq.tasks.task import StepOutput, sum_of_terms
+from arcvq.tasks.tokenizer import TokenizerTask, quantizer_output, unit_images
 from arcvq.tokenizers import StackedTokenizer
 
 
@@ -24,7 +25,7 @@ class StackedTask(TokenizerTask):
     def __init__(
         self,
         tokenizer: StackedTokenizer,
-        objective: Callable[[Tensor, Tensor], Tensor],
+        objective: Objective,
         *,
         stages: Sequence[tuple[int, Sequence[str]]],
         seed: int = 0,
@@ -53,15 +54,14 @@ class StackedTask(TokenizerTask):
         self, name: str, network: nn.Module, batch: Batch, shared: Mapping[str, Any], phase: Hashable
     ) -> StepOutput:
         """The losses of the level that learns."""
-        images = to_unit(batch["image"], memory_format(batch["image"].device))
-        output = network(images, level=phase)
+        assert isinstance(phase, Phase)
+        images = unit_images(batch)
+        output = network(images, level=phase.stage)
         # Above the lowest level, the reconstruction of the pixels has no gradient and its loss is only logged.
-        terms = {"reconstruction": self.objective(output.reconstruction, images), **output.quantized.losses}
-        output = output.detach()
-        stats = {name: value for name, value in output.quantized.stats.items() if name != "nonfinite"}
-        return sum_of_terms(terms, stats=stats, update=output, nonfinite=output.quantized.stats["nonfinite"])
+        terms = {**self.objective(output.reconstruction, images, stage=phase.stage), **output.quantized.losses}
+        return sum_of_terms(terms, **(quantizer_output(output.quantized) | {"update": output.detach()}))
 
     def after_step(self, name: str, updates: Sequence[Any], phase: Hashable) -> None:
         """Update the quantizer of the level that learns."""
-        assert isinstance(phase, int)
-        self.stack.after_level_step(phase, list(updates))
+        assert isinstance(phase, Phase)
+        self.stack.after_level_step(phase.stage, list(updates))
