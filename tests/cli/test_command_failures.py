@@ -53,6 +53,8 @@ def tokens(tmp_path: Path) -> Path:
         (["systems", "extra"], "arcvq: unexpected argument 'extra'"),
         (["train"], "arcvq train: the following arguments are required: PRESET"),
         (["encode", "tiny"], "arcvq encode: the following arguments are required: IMAGE, --out"),
+        (["reduce", "tiny", "--out", "smaller"], "arcvq reduce: the following arguments are required: --codes"),
+        (["reduce", "tiny", "--codes", "0"], "arcvq reduce: argument --codes: expected a whole number above 0"),
         (["demo", "--steps", "0"], "arcvq demo: argument --steps: expected a whole number above 0"),
         (["demo", "--steps", "many"], "arcvq demo: argument --steps: expected a whole number above 0"),
         (["evaluate", "tiny", "--limit", "-3"], "arcvq evaluate: argument --limit: expected a whole number above 0"),
@@ -113,6 +115,27 @@ def test_wrong_yaml_is_named_with_reason(
     line = refused("train", path, "--out", tmp_path / "run")
     assert line.startswith(f"arcvq: {path}: ")
     assert message in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["tiny", "--codes", "257", "--out", "smaller"],
+            "has 256 codes and can be reduced to 1 to 256 codes, not to 257",
+        ),
+        (["tiny", "--codes", "8", "--out", "taken"], "taken: exists: give a new folder"),
+        (["nowhere", "--codes", "8", "--out", "smaller"], "nowhere: no such run or model"),
+        (["taken", "--codes", "8", "--out", "smaller"], "taken: holds no tokenizer"),
+    ],
+)
+def test_reduce_refuses_wrong_tokenizer_number_or_folder(
+    arguments: list[str], message: str, refused: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "taken").mkdir()
+    assert message in refused("reduce", *arguments)
+    assert not (tmp_path / "smaller").exists()
 
 
 @pytest.mark.parametrize("runs", [["nowhere"], ["."], ["tiny"]], ids=["missing", "no run", "a model"])
@@ -342,3 +365,17 @@ def test_wrong_precision_or_device_is_refused_first(
     assert message in refused("reconstruct", "tiny", images, "--out", tmp_path / "out", *options)
     assert not (tmp_path / "tokens.npz").exists()
     assert not (tmp_path / "out").exists()
+
+
+def test_training_with_lpips_says_how_to_get_missing_weights(
+    refused: Callable[..., str],
+    tiny_settings: Callable[..., list[str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("ARCVQ_WEIGHTS", raising=False)
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "empty"))
+    settings = tiny_settings({"objective.kind": "perceptual"})
+    line = refused("train", "sample/arcvq-vae", *settings, "--out", tmp_path / "run")
+    assert "torchvision.models.vgg16(weights='DEFAULT')" in line
+    assert "vgg16-features.safetensors into the folder that ARCVQ_WEIGHTS points to" in line

@@ -21,8 +21,10 @@ COMMANDS = (
     "evaluate",
     "report",
     "reconstruct",
+    "shard",
     "encode",
     "decode",
+    "reduce",
     "systems",
     "presets",
 )
@@ -70,8 +72,8 @@ def test_systems_lists_every_system(arcvq: Arcvq) -> None:
 def test_presets_lists_all_or_prints_one(arcvq: Arcvq) -> None:
     result = arcvq("presets")
     assert (result.code, result.errors) == (0, "")
-    assert [line.split()[0] for line in result.output.splitlines()] == preset_names()
-    assert list(json.loads(arcvq("presets", "--json").output)) == preset_names()
+    assert [line.split()[0] for line in result.output.splitlines()] == list(preset_names())
+    assert list(json.loads(arcvq("presets", "--json").output)) == list(preset_names())
     shown = arcvq("presets", "cifar10/arcvq-vae").output
     assert shown.startswith("# ArcVQ-VAE on CIFAR-10")
     assert yaml.safe_load(shown) == json.loads(arcvq("presets", "cifar10/arcvq-vae", "--json").output)
@@ -152,6 +154,21 @@ def test_evaluate_accepts_model_with_data(arcvq: Arcvq, run: Path) -> None:
     result = arcvq("evaluate", run / "model", "--data", "sample", "--limit", "8", "--metrics", "psnr")
     assert (result.code, result.errors) == (0, "")
     assert "on sample, 8 images" in result.output
+
+
+def test_reduced_tokenizer_encodes_with_fewer_codes(arcvq: Arcvq, images: Path, tmp_path: Path) -> None:
+    smaller = tmp_path / "smaller"
+    result = arcvq("reduce", "tiny", "--codes", "16", "--seed", "3", "--out", smaller)
+    assert (result.code, result.errors) == (0, "")
+    assert result.output == f"{smaller}: 16 codes instead of 256\n"
+    assert "from 256 codes of tiny to 16, seed 3" in (smaller / "README.md").read_text()
+    assert arcvq("encode", smaller, images, "--out", tmp_path / "tokens.npz").code == 0
+    tokens = np.load(tmp_path / "tokens.npz")["tokens"]
+    assert tokens.shape == (4, 7, 7)
+    assert tokens.max() < 16
+    again = arcvq("reduce", "tiny", "--codes", "16", "--seed", "3", "--out", tmp_path / "again", "--json")
+    assert json.loads(again.output) == {"folder": str(tmp_path / "again"), "codes": 16, "codes_before": 256}
+    assert (tmp_path / "again" / "model.safetensors").read_bytes() == (smaller / "model.safetensors").read_bytes()
 
 
 @pytest.mark.parametrize("source", ["run", "model", "tiny"])

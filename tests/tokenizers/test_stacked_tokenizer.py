@@ -13,7 +13,7 @@ from torch._inductor.decomposition import select_decomp_table
 from arcvq import VQ, ArcvqError, Tokenizer
 from arcvq.data import to_unit
 from arcvq.nets import SmallAutoencoder, SmallConfig, StackedAutoencoder, StackedConfig
-from arcvq.nets.stacked import Upsample2x
+from arcvq.nets.resampling import Upsample2x
 from arcvq.quantizers import HVQ
 from arcvq.tokenizers import StackedTokenizer
 from arcvq.tokenizers.saving import to_config

@@ -50,15 +50,15 @@ def test_decode_latents_quantizes_first(images: Tensor) -> None:
     latents = tokenizer.latents(images)
     nearby = latents + 1e-6 * torch.randn_like(latents)
     assert torch.equal(tokenizer.quantize(nearby).tokens, tokenizer.encode(images))
-    torch.testing.assert_close(tokenizer.decode_latents(nearby), tokenizer(images)[0], rtol=0, atol=1e-5)
-    assert torch.equal(tokenizer.decode_latents(latents), tokenizer(images)[0])
+    torch.testing.assert_close(tokenizer.decode_latents(nearby), tokenizer(images)[0].images, rtol=0, atol=1e-5)
+    assert torch.equal(tokenizer.decode_latents(latents), tokenizer(images)[0].images)
 
 
 def test_forward_is_not_clamped_but_images_are(images: Tensor) -> None:
     tokenizer = make_tokenizer()
     with torch.no_grad():
         tokenizer.autoencoder.decoder[-1].bias.fill_(3.0)
-    assert tokenizer(images)[0].min() > 1
+    assert tokenizer(images)[0].images.min() > 1
     assert torch.equal(tokenizer.reconstruct(images), torch.ones_like(images))
     assert torch.equal(tokenizer.decode(tokenizer.encode(images)), torch.ones_like(images))
 
@@ -77,8 +77,8 @@ def test_gradient_passes_unchanged_from_quantized_to_latents(images: Tensor) -> 
 
 def test_training_loss_has_gradient_for_every_parameter(images: Tensor) -> None:
     tokenizer = make_tokenizer().train()
-    reconstruction, quantized = tokenizer(images)
-    ((reconstruction - images).square().mean() + quantized.loss).backward()
+    decoded, quantized = tokenizer(images)
+    ((decoded.images - images).square().mean() + quantized.loss).backward()
     for name, parameter in tokenizer.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.abs().sum() > 0, name

@@ -13,7 +13,21 @@ from torch import Tensor
 from arcvq import VQ, ArcVQ, ArcvqError, Ball, Tokenizer
 from arcvq.data import to_unit
 from arcvq.nets import SmallAutoencoder, SmallConfig
-from arcvq.quantizers import CVQ, EMAVQ, FSQ, HVQ, LFQ, SQ, Quantizer, Restart, SimVQ
+from arcvq.quantizers import (
+    CVQ,
+    EMAVQ,
+    FSQ,
+    HVQ,
+    LFQ,
+    SQ,
+    GroupedVQ,
+    MultichannelVQ,
+    ProjectedVQ,
+    Quantizer,
+    ResidualVQ,
+    Restart,
+    SimVQ,
+)
 from arcvq.tokenizers import EMBEDDED
 from arcvq.tokenizers.saving import to_config
 
@@ -56,6 +70,12 @@ def test_loaded_tokenizer_gives_same_tokens_and_images(saved: Path, sample_pixel
     "quantizer",
     [
         VQ(8, 32),
+        VQ(8, 32, metric="cosine", loss_space="unit", output="unit"),
+        ResidualVQ(8, 32, depth=3),
+        ResidualVQ(8, 32, depth=3, shared=False, codebook={"kind": "arcvq"}),
+        GroupedVQ(8, 32, groups=4, codebook={"kind": "simvq"}),
+        MultichannelVQ(8, 32),
+        ProjectedVQ(8, 32, feature_dim=5),
         VQ(8, 16, heads=2, metric="cosine", restart=Restart(decay=0.5)),
         ArcVQ(8, 32, code_dim=4, arc=None, ball=Ball(schedule="constant")),
         EMAVQ(8, 32, decay=0.9),

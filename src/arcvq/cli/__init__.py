@@ -11,7 +11,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from arcvq.cli.command import Commands, Handler, Parser
+from arcvq.cli.reduce import add_reduce
 from arcvq.cli.report import add_report
+from arcvq.cli.shards import add_shard
 from arcvq.cli.systems import add_presets, add_systems
 from arcvq.cli.tokens import add_decode, add_encode, add_reconstruct
 from arcvq.cli.training import add_demo, add_evaluate, add_train
@@ -24,8 +26,10 @@ COMMANDS = (
     add_evaluate,
     add_report,
     add_reconstruct,
+    add_shard,
     add_encode,
     add_decode,
+    add_reduce,
     add_systems,
     add_presets,
 )

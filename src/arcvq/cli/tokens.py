@@ -43,17 +43,31 @@ def reconstruct(arguments: argparse.Namespace) -> int:
 
 def add_encode(commands: Commands) -> None:
     """Add the command `arcvq encode`."""
-    sub = commands.add("encode", encode, "turn images into tokens", "  arcvq encode tiny photo.png --out tokens.npz")
+    sub = commands.add(
+        "encode",
+        encode,
+        "turn images into tokens",
+        "  arcvq encode tiny photo.png --out tokens.npz\n  arcvq encode tiny shards:SHARDS --out token-shards",
+    )
     _add_image_arguments(sub)
-    sub.add_argument("--out", type=Path, required=True, metavar="TOKENS.npz", help="the token file to write")
+    sub.add_argument(
+        "--out",
+        type=Path,
+        required=True,
+        metavar="TOKENS",
+        help="the token file to write, NAME.npz; of shards: the folder, where an unfinished run continues",
+    )
 
 
 def encode(arguments: argparse.Namespace) -> int:
-    """Write the tokens of image files as one .npz."""
+    """Write the tokens of image files as one .npz, or those of shards as shards."""
     from arcvq.storage import check_writable_file
     from arcvq.terminal import progress_bar
     from arcvq.tokenizers.files import encode_files
+    from arcvq.tokenizers.token_shards import is_shards
 
+    if any(map(is_shards, arguments.images)):
+        return _encode_shards(arguments)
     if arguments.out.suffix != ".npz":
         raise ArcvqError(f"{arguments.out}: a token file's name ends in .npz")
     check_writable_file(arguments.out)
@@ -71,24 +85,69 @@ def encode(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _encode_shards(arguments: argparse.Namespace) -> int:
+    """Write the tokens of image shards as token shards."""
+    from arcvq.storage import check_writable_folder
+    from arcvq.terminal import progress_bar
+    from arcvq.tokenizers.token_shards import encode_shards
+
+    if len(arguments.images) > 1:
+        raise ArcvqError("shards are encoded alone: give one folder of shards, and no other images")
+    if arguments.out.suffix == ".npz":
+        raise ArcvqError(f"{arguments.out}: the tokens of shards are shards: give --out the name of a folder")
+    if arguments.batch_size is not None:
+        raise ArcvqError("of shards, a fixed number of images is encoded at a time: leave --batch-size out")
+    check_writable_folder(arguments.out)
+    tokenizer = _load_tokenizer(arguments)
+    with progress_bar("encoding") as progress:
+        result = encode_shards(
+            tokenizer,
+            arguments.images[0],
+            arguments.out,
+            precision=arguments.precision,
+            skip_unreadable=arguments.on_error == "skip",
+            progress=partial(progress, "images"),
+        )
+    if arguments.json:
+        counts = {"images": result.images, "shards": result.shards, "grid": list(result.grid)}
+        print_json({"folder": str(arguments.out), **counts, "skipped": result.skipped})
+    else:
+        kept = f", {result.kept:,} of them were there" if result.kept else ""
+        grid = "×".join(map(str, result.grid))
+        print(f"{arguments.out}: {result.images:,} images as {grid} tokens each in {result.shards:,} shards{kept}")
+    _print_skipped(result.skipped)
+    return 0
+
+
 def add_decode(commands: Commands) -> None:
     """Add the command `arcvq decode`."""
-    sub = commands.add("decode", decode, "turn tokens into images", "  arcvq decode tiny tokens.npz --out out")
+    sub = commands.add(
+        "decode",
+        decode,
+        "turn tokens into images",
+        "  arcvq decode tiny tokens.npz --out out\n  arcvq decode tiny token-shards --out out",
+    )
     sub.add_argument("run", metavar="RUN", help="a run, a saved tokenizer, or an embedded one (tiny)")
-    sub.add_argument("tokens", type=Path, metavar="TOKENS.npz")
+    sub.add_argument("tokens", type=Path, metavar="TOKENS", help="a token file (.npz), or a folder of token shards")
     sub.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the PNGs")
     _add_inference_options(sub)
 
 
 def decode(arguments: argparse.Namespace) -> int:
-    """Write the images of a token file as PNGs."""
+    """Write the images of a token file, or of token shards, as PNGs."""
     from arcvq.terminal import progress_bar
     from arcvq.tokenizers.files import Tokens, decode_tokens
+    from arcvq.tokenizers.token_shards import decode_shards
 
-    tokens = Tokens.load(arguments.tokens)
+    folder = arguments.tokens if arguments.tokens.is_dir() else None
+    tokens = None if folder else Tokens.load(arguments.tokens)
     tokenizer = _load_tokenizer(arguments)
     with progress_bar("decoding") as progress:
-        written = decode_tokens(tokenizer, tokens, arguments.out, **_inference_options(arguments, progress))
+        options = _inference_options(arguments, progress)
+        if tokens is None:
+            written = decode_shards(tokenizer, arguments.tokens, arguments.out, **options)
+        else:
+            written = decode_tokens(tokenizer, tokens, arguments.out, **options)
     files = [str(path) for path in written]
     print_json({"files": files}) if arguments.json else print("\n".join(files))
     return 0

@@ -1,8 +1,9 @@
 """Tokenizers: an autoencoder and a quantizer. Images ↔ tokens."""
 
 from arcvq.tokenizers.build import build_tokenizer
+from arcvq.tokenizers.reduce import reduce_codebook
 from arcvq.tokenizers.saving import EMBEDDED
 from arcvq.tokenizers.stacked import StackedTokenizer
 from arcvq.tokenizers.tokenizer import Tokenizer
 
-__all__ = ["EMBEDDED", "StackedTokenizer", "Tokenizer", "build_tokenizer"]
+__all__ = ["EMBEDDED", "StackedTokenizer", "Tokenizer", "build_tokenizer", "reduce_codebook"]

@@ -14,7 +14,8 @@ def model_card(tokenizer: Tokenizer, notes: dict[str, Any]) -> str:
     quantizer = tokenizer.quantizer
     codes = "no codes"
     if quantizer.codebook is not None:
-        codes = f"{quantizer.config.codebook_size} codes of width {quantizer.code_dim}"
+        several = f"{quantizer.codebooks} codebooks of " if quantizer.codebooks > 1 else ""
+        codes = f"{several}{quantizer.config.codebook_size} codes of width {quantizer.code_dim}"
     rows: dict[str, Any] = {
         "system": tokenizer.system or "not recorded",
         "quantizer": f"{type(quantizer).__name__}, {codes}",

@@ -129,7 +129,7 @@ def reconstruct_files(
     written: list[Path] = []
     for names, images in _read_batches(tokenizer, originals, batch_size, skipped, progress):
         reconstructions = tokenizer.reconstruct(images, precision=precision, batch_size=len(images))
-        written += _write_pngs([targets[name] for name in names], reconstructions)
+        written += write_pngs([targets[name] for name in names], reconstructions)
     return written
 
 
@@ -152,7 +152,7 @@ def decode_tokens(
     for start in range(0, len(targets), size):
         grids = tokens.tokens[start : start + size]
         images = tokenizer.decode(grids, precision=precision, batch_size=len(grids))
-        _write_pngs(targets[start : start + size], images)
+        write_pngs(targets[start : start + size], images)
         if progress:
             progress(start + len(grids), len(targets))
     return targets
@@ -243,7 +243,7 @@ def _read_batches(
         raise ArcvqError(f"none of the {len(names)} images can be read; the first is {paths[name]} ({reason})")
 
 
-def _write_pngs(paths: list[Path], images: Tensor) -> list[Path]:
+def write_pngs(paths: list[Path], images: Tensor) -> list[Path]:
     """Write images in [-1, 1] as PNGs, in threads."""
     list(image_threads().map(write_png, paths, to_uint8(images).cpu()))  # list() raises the errors of the threads
     return paths

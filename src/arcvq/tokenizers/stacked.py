@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from arcvq import distributed
 from arcvq.errors import ArcvqError
-from arcvq.nets.autoencoder import Autoencoder
+from arcvq.nets.autoencoder import Autoencoder, Decoded
 from arcvq.nets.small import SmallConfig
 from arcvq.nets.stacked import LevelDecoder, LevelEncoder, StackedConfig
 from arcvq.quantizers import HVQ, Quantized, Quantizer
@@ -116,11 +116,11 @@ class StackedTokenizer(Tokenizer):
 
     def forward(  # type: ignore[override]
         self, images: Tensor, level: int | None = None
-    ) -> tuple[Tensor, Quantized] | LevelOutput:
+    ) -> tuple[Decoded, Quantized] | LevelOutput:
         """Training pass of one level, counted from the lowest; without a level, reconstruct through all levels."""
         if level is None:
             quantized = self.quantize(self.latents(images))
-            return self.to_images(quantized.quantized), quantized
+            return Decoded(self.to_images(quantized.quantized)), quantized
         with torch.no_grad():  # the levels below are frozen
             target, below = self._encode_to(images, level)
         trained_level: Any = self.autoencoder if level == len(self.lower) else self.levels_below[level]
@@ -133,8 +133,7 @@ class StackedTokenizer(Tokenizer):
         if below is None:
             reconstruction = to_pixel_range(decoded)
         else:
-            count = torch.full((), target.shape[0], device=target.device)
-            losses["latents"] = F.mse_loss(decoded.float(), target.float()) * distributed.shard_weight(count)
+            losses["latents"] = F.mse_loss(decoded.float(), target.float()) * distributed.batch_weight(target)
             with torch.no_grad():  # only for logs: this level does not learn from pixels
                 reconstruction = self._decode_from(decoded, level)
         loss = torch.stack(list(losses.values())).sum()

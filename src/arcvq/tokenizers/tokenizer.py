@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from arcvq.errors import ArcvqError
-from arcvq.nets import Autoencoder
+from arcvq.nets import Autoencoder, Decoded
 from arcvq.quantizers import Quantized, Quantizer
 from arcvq.tokenizers.inference import (
     Precision,
@@ -29,7 +29,7 @@ class Tokenizer(nn.Module):
         tokens = tokenizer.encode(images)
         images = tokenizer.decode(tokens)
 
-    `forward` is for training: it returns the reconstruction and the quantizer's output.
+    `forward` is for training: it returns what the decoder gives and the quantizer's output.
     """
 
     def __init__(
@@ -51,12 +51,18 @@ class Tokenizer(nn.Module):
         self.channels, self.downsampling = autoencoder.channels, autoencoder.config.downsampling
         self.image_size, self.system = image_size, system
 
-    def forward(self, images: Tensor) -> tuple[Tensor, Quantized]:
-        """Training pass: images → the unclamped reconstruction and the quantizer's output with its losses."""
+    def forward(self, images: Tensor, *, quantize: bool = True, **options: Any) -> tuple[Decoded, Quantized | None]:
+        """Training pass: images → what the decoder gives (`images` are not clamped) and the quantizer's output with its losses.
+
+        Without `quantize` the decoder gets the latents themselves, and the second result is None. `options` go to the encoder: its
+        mask, for an autoencoder that takes one.
+        """
         self._check_images(images)
-        latents, context = self.autoencoder.encode(images.to(self.device, self.dtype))
+        latents, context = self.autoencoder.encode(images.to(self.device, self.dtype), **options)
+        if not quantize:
+            return self.autoencoder.decode(latents, context), None
         quantized = self.quantize(latents)
-        return self.autoencoder.decode(quantized.quantized, context).images, quantized
+        return self.autoencoder.decode(quantized.quantized, context), quantized
 
     def after_step(self, *outputs: Quantized) -> None:
         """Update the quantizer after each optimizer step, with the outputs of that step's micro-batches."""
@@ -103,6 +109,22 @@ class Tokenizer(nn.Module):
 
         with self._inference_mode(precision):
             return self._run_in_batches(reconstruct_batch, images, batch_size, images.shape[-2:])
+
+    def inpaint(self, images: Tensor, mask: Tensor) -> Tensor:
+        """Images (B, C, H, W) with a mask (B, 1, H, W), True where they are defective → images in [-1, 1].
+
+        The visible pixels stay as they are. The others are decoded from the tokens and from the encoder's features of what is visible;
+        their own pixels are not used. For autoencoders that take a mask (dfvqgan).
+        """
+        self._check_images(images)
+        if not self.autoencoder.takes_mask:
+            raise ArcvqError(f"{type(self.autoencoder).__name__} takes no mask: inpaint needs the autoencoder dfvqgan")
+        images = images.to(self.device, self.dtype)
+        mask = mask.to(self.device).bool()
+        with self._inference_mode("fp32"):
+            latents, context = self.autoencoder.encode(images.masked_fill(mask, 0), mask)
+            decoded = self.autoencoder.decode(self.quantize(latents).quantized, context).images
+        return torch.where(mask, decoded.clamp(-1, 1), images)
 
     def speed_up(self, *, compile: bool = False, channels_last: bool = False) -> Tokenizer:
         """Speed up inference: compile encoder and decoder, and make their weights channels-last, in place. Returns this tokenizer."""
