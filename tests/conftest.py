@@ -96,6 +96,36 @@ def sample_pixels() -> torch.Tensor:
     return load_images("sample", split="test", limit=12).gather(torch.arange(12))
 
 
+@pytest.fixture(scope="session")
+def random_vgg() -> Any:
+    """The LPIPS network over VGG16 with random weights of a size that keeps its features alive."""
+    from arcvq.metrics.lpips import untrained_network
+
+    network = untrained_network("vgg")
+    generator = torch.Generator().manual_seed(0)
+    for parameter in network.net.parameters():
+        fan_in = parameter[0].numel()
+        parameter.data = torch.randn(parameter.shape, generator=generator) * (2 / fan_in) ** 0.5
+    return network.requires_grad_(False).eval()
+
+
+@pytest.fixture(scope="session")
+def lpips_folder(random_vgg: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the weights of `random_vgg`."""
+    from safetensors.torch import save_file
+
+    folder = tmp_path_factory.mktemp("weights")
+    save_file(random_vgg.net.state_dict(), folder / "vgg16-features.safetensors")
+    return folder
+
+
+@pytest.fixture
+def lpips_weights(lpips_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Let `lpips_network("vgg")` find the weights of `random_vgg`, so that nothing is downloaded."""
+    monkeypatch.setenv("ARCVQ_WEIGHTS", str(lpips_folder))
+    return lpips_folder
+
+
 class NoHostReads(TorchDispatchMode):
     """Refuses operators that a CUDA graph cannot capture: host reads, host tensors, shapes that depend on values."""
 

@@ -144,8 +144,8 @@ def test_step_equals_the_plain_training_loop(tmp_path: Path, tiny_system: MakeCo
     for batch, _ in zip(trainer.batches(), range(5)):
         result = trainer.step(batch)
         images = to_unit(plain.source.fetch(batch)["image"])
-        reconstruction, quantized = model(images)
-        terms = {"reconstruction": plain.task.objective(reconstruction, images), **quantized.losses}
+        decoded, quantized = model(images)
+        terms = {**plain.task.objective(decoded.images, images), **quantized.losses}
         torch.stack(list(terms.values())).sum().backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
         optimizer.step()

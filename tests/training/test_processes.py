@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from run_records import assert_nothing_half_written, assert_same_run, last_checkpoint, read_lines
 from safetensors.torch import load_file
 
@@ -65,6 +66,7 @@ def two_process_runs(tmp_path_factory: pytest.TempPathFactory, tiny_settings: Ca
     again = {"preset": f"sample/{preset}", "arguments": tiny_settings(changes), "out": str(folder / "stopped")}
     torn = str(folder / "stopped" / "checkpoints" / "step-00000004" / "state.json")
     jobs += [{**again, "stop_after": 2}, {**again, "stop_after": 4}, {**again, "remove": torn}]
+    jobs.append(skipping_job(folder, tiny_settings))
     run_in_two_processes(jobs, folder)
     return folder
 
@@ -80,6 +82,19 @@ def one_process_run(tmp_path_factory: pytest.TempPathFactory, tiny_system: MakeC
         return folder / case
 
     return run_of
+
+
+def skipping_job(folder: Path, tiny_settings: Callable[..., list[str]]) -> dict[str, Any]:
+    """A training on nine image files, each read when a batch needs it, of which two are damaged."""
+    for index in range(9):
+        path = folder / "photos" / f"{index}.jpg"
+        path.parent.mkdir(exist_ok=True)
+        Image.new("L", (28, 28), 20 * index).save(path)
+        if index in (3, 4):
+            path.write_bytes(path.read_bytes()[:-20])
+    changes = {"data.name": f"folder:{folder / 'photos'}", "data.holdout_every": 9, "data.on_error": "skip"}
+    arguments = tiny_settings({**changes, "data.batch_size": 4, "data.limit": None})
+    return {"preset": "sample/vq-vae", "arguments": arguments, "out": str(folder / "skipping"), "memory_limit": 0}
 
 
 def run_in_two_processes(jobs: list[dict[str, Any]], folder: Path) -> None:
@@ -172,3 +187,11 @@ def test_interruption_stops_all_processes_after_the_same_step(
     assert 16 <= state["position"]["step"] < 2000
     assert (checkpoint / "random-1.safetensors").is_file()
     assert_nothing_half_written(tmp_path / "run")
+
+
+def test_images_that_any_process_skips_are_listed(two_process_runs: Path) -> None:
+    lines = (two_process_runs / "skipping" / "skipped.jsonl").read_text().splitlines()
+    assert [json.loads(line)["image"] for line in lines] == [
+        str(two_process_runs / "photos" / f"{i}.jpg") for i in (3, 4)
+    ]
+    assert json.loads((two_process_runs / "skipping" / "training.json").read_text())["skipped_images"] == 2

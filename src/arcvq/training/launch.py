@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import warnings
 
 import torch
+import torch.distributed as dist
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 
@@ -25,6 +27,8 @@ def make_accelerator(training: TrainingConfig) -> Accelerator:
         accelerator = Accelerator(mixed_precision=precision, cpu=cpu)
     except (ValueError, ImportError) as error:
         raise ArcvqError(f"training.precision {training.precision} does not work on this machine: {error}") from None
+    if accelerator.num_processes > 1:
+        atexit.register(_leave_process_group)
     if precision == "fp16" and accelerator.device.type == "cpu":  # Accelerate would train in float32 without a word
         raise ArcvqError("training.precision fp16 needs a GPU: on a CPU use fp32 or bf16")
     if accelerator.num_processes == 1 and _launcher_asked_for_several():
@@ -34,6 +38,12 @@ def make_accelerator(training: TrainingConfig) -> Accelerator:
             stacklevel=2,
         )
     return accelerator
+
+
+def _leave_process_group() -> None:
+    """Close the connections between processes before Python exits: a backend whose threads still run may abort the process."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def _launcher_asked_for_several() -> bool:

@@ -28,6 +28,7 @@ class RunFolder:
         self.checkpoints = self.path / "checkpoints"
         self.model = self.path / "model"
         self.tensorboard = self.path / "tensorboard"
+        self.skipped = self.path / "skipped.jsonl"
         self.training = self.path / "training.json"
         self.diverged = self.path / "diverged.json"
         self.lock = self.path / "lock"
@@ -115,6 +116,7 @@ class RunFolder:
         own = (
             self.config,
             self.metrics,
+            self.skipped,
             self.model,
             self.training,
             self.diverged,

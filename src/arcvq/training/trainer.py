@@ -33,6 +33,7 @@ from arcvq.training.monitor import Monitor
 from arcvq.training.optimizers import make_optimizer, scheduled_rate, set_learning_rate
 from arcvq.training.plan import checkpoint_steps, evaluation_steps, micro_batch_weights
 from arcvq.training.run import RunFolder
+from arcvq.training.skipped import SkippedImages
 from arcvq.training.step import Step, StepResult, make_average
 
 # Several processes look for a stop signal together, every so many steps.
@@ -82,15 +83,14 @@ class Trainer:
         self.averages: dict[str, nn.Module] = {}
         self.optimizers: dict[str, Optimizer] = {}
         self.captures = can_capture(training, self.accelerator, self.source, task)
-        self.run_folder = RunFolder(out)
-        self.config = dict(config or {})
+        self.run_folder, self.config = RunFolder(out), dict(config or {})
         self.is_new = self.is_main and self.run_folder.open(self.config, self.source.batches_per_epoch)
         self.accelerator.wait_for_everyone()
         self.monitor = Monitor(
             self.run_folder, self.total_steps, headline=task.headline, active=self.is_main, quiet=quiet
         )
-        self.position = Position(length=self.source.length)
-        self.stage = -1
+        self.skipped = SkippedImages(self.run_folder.skipped, [self.source, self.evaluation])
+        self.position, self.stage = Position(length=self.source.length), -1
         self.phase: Hashable = None
         self.step_fn: Step | Captured[StepResult] | None = None
         self.began = time.perf_counter()
@@ -169,8 +169,7 @@ class Trainer:
 
     def stage_at(self, step: int) -> int:
         """The stage of the step after `step`."""
-        ends = list(accumulate(self.stage_steps))
-        return sum(step >= end for end in ends)
+        return sum(step >= end for end in accumulate(self.stage_steps))
 
     @property
     def stage_step(self) -> int:
@@ -198,8 +197,8 @@ class Trainer:
                 self.refuse_nonfinite(self.accelerator.reduce(result.nonfinite.float(), "sum").item())
                 self.save()
             if stopping:
-                where = f"{self.run_folder.path}: stopped at step {step} of {self.total_steps}"
-                raise Stopped(f"{where}; the same command goes on", signal or SIGINT)
+                why = f"{self.run_folder.path}: stopped at step {step} of {self.total_steps}; the same command goes on"
+                raise Stopped(why, signal or SIGINT)
 
     def batches(self) -> Iterator[Batch]:
         """This process's part of every global batch that is left; a new stage begins before its first batch."""
@@ -307,7 +306,7 @@ class Trainer:
 
     def log(self, result: StepResult) -> None:
         """Read the step's scalars on the host: here, at checkpoints and at evaluations, and nowhere else."""
-        several = len(result.losses) > 1
+        several = len(self.task.networks) > 1
         totals = {f"{name}_loss" if several else "loss": loss for name, loss in result.losses.items()}
         values = {**result.terms, **totals, **result.stats}
         stacked = torch.stack([value.float() for value in values.values()] + [result.nonfinite.float()])
@@ -317,6 +316,7 @@ class Trainer:
         speed = self.monitor.samples_per_second(self.position.step * self.source.batch_size)
         record = {**dict(zip(values, numbers)), **rates, "samples_per_second": speed}
         self.monitor.log_train(self.position.step, self.epoch, record, headline=list(totals))
+        self.skipped.write()
 
     def refuse_nonfinite(self, count: float) -> None:
         """Fail if values are not finite, before a checkpoint is written: a run must not resume from a diverged one."""
@@ -337,7 +337,6 @@ class Trainer:
         self.accelerator.wait_for_everyone()
 
     def keep_best(self, values: Mapping[str, Any]) -> None:
-        """Save the model if this evaluation has the lowest value of the selection metric so far."""
         metric = self.task.selection
         if metric is None:
             raise ArcvqError("training.select is test-best, but this task names no metric to select by: use last")
@@ -397,4 +396,5 @@ class Trainer:
             "device": device_name(self.device),
             "processes": self.accelerator.num_processes,
             "versions": library_versions(),
+            **self.skipped.summary(),
         }
