@@ -107,7 +107,15 @@ def _tokenizer_config(run: RunHistory) -> TokenizerConfig:
 def _test_images(config: TokenizerConfig) -> Images:
     """The test images of the run's data set, if they are on this machine."""
     root = Path(config.data.root) if config.data.root else None
-    return load_images(config.data.name, split="test", root=root, image_size=config.data.image_size, download=False)
+    return load_images(
+        config.data.name,
+        split="test",
+        root=root,
+        image_size=config.data.image_size,
+        download=False,
+        holdout_every=config.data.holdout_every,
+        on_error=config.data.on_error,
+    )
 
 
 def _load_tokenizer(run: RunHistory, config: TokenizerConfig, images: Images) -> Tokenizer | None:

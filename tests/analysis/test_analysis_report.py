@@ -170,6 +170,15 @@ def test_caption_warns_of_different_objectives(collapsed: RunHistory, healthy: R
 
 
 @pytest.mark.usefixtures("quick_figures")
+def test_caption_of_an_objective_of_several_terms_names_no_reconstruction_term(healthy: RunHistory) -> None:
+    lines = tuple(
+        {"l1" if key == "reconstruction" else key: value for key, value in line.items()} for line in healthy.train
+    )
+    caption = illustrations.losses_illustration([dataclasses.replace(healthy, train=lines)]).caption
+    assert caption.endswith("Totals of different systems are not comparable.")
+
+
+@pytest.mark.usefixtures("quick_figures")
 def test_caption_mentions_sampling_of_large_codebook(healthy: RunHistory, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "are shown" not in illustrations.code_map_illustration([healthy]).caption
     monkeypatch.setattr(illustrations, "MAP_LIMIT", 50)

@@ -57,11 +57,50 @@ def message_of(data: Any) -> str:
     return message
 
 
-def test_the_table_here_has_every_system() -> None:
-    assert SETTINGS.keys() == SYSTEMS.keys()
+# For large images: the autoencoder, the quantizer, and settings of either.
+LARGE: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "arcvq-vqgan": ("VqganAutoencoder", "ArcVQ", {"metric": "cosine", "ball": Ball(), "arc": Arc()}),
+    "arcvq-vqgan-plus": ("VqganAutoencoder", "ArcVQ", {"metric": "cosine", "ball": Ball(), "arc": Arc()}),
+    "cvq-vqgan": ("VqganAutoencoder", "CVQ", {"metric": "cosine"}),
+    "df-vqgan": ("DfvqganAutoencoder", "VQ", PLAIN),
+    "movq": ("MovqAutoencoder", "MultichannelVQ", {"channels": 4}),
+    "rq-vae": ("VqganAutoencoder", "ResidualVQ", {"depth": 4, "shared": True}),
+    "seq-gan": ("VqganAutoencoder", "VQ", {**PLAIN, "entropy": Entropy(weight=0.1, temperature=0.01)}),
+    "vit-vqgan": (
+        "VitAutoencoder",
+        "VQ",
+        {"metric": "cosine", "output": "unit", "loss_space": "unit", "init": "normal"},
+    ),
+    "vqgan": ("VqganAutoencoder", "VQ", PLAIN),
+    "vqgan-ema": ("VqganAutoencoder", "EMAVQ", PLAIN),
+    "vqgan-fc": (
+        "VqganAutoencoder",
+        "VQ",
+        {"metric": "cosine", "output": "unit", "loss_space": "unit", "init": "normal"},
+    ),
+    "vqgan-lc": ("VqganAutoencoder", "ProjectedVQ", {"features": "vgg16", "feature_dim": 512}),
+}
 
 
-@pytest.mark.parametrize("name", sorted(SYSTEMS))
+def test_the_tables_here_have_every_system() -> None:
+    assert SETTINGS.keys() | LARGE.keys() == SYSTEMS.keys()
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_a_system_for_large_images_is_built_from_its_name(name: str) -> None:
+    run: Any = parse_config({"system": name, **LENGTH})
+    with torch.device("meta"):
+        tokenizer = run.build_tokenizer(3, (64, 64), 3)
+    autoencoder, quantizer, settings = LARGE[name]
+    assert (type(tokenizer.autoencoder).__name__, type(tokenizer.quantizer).__name__) == (autoencoder, quantizer)
+    config: Any = tokenizer.quantizer.config
+    assert {key: getattr(config, key) for key in settings} == settings
+    assert run.objective.perceptual == 1.0
+    assert run.adversarial is not None
+    assert (run.masks is not None) == (name == "df-vqgan")
+
+
+@pytest.mark.parametrize("name", SETTINGS)
 def test_a_system_and_a_length_are_enough_to_build_it(name: str) -> None:
     run: Any = parse_config({"system": name, **LENGTH})
     tokenizer = run.build_tokenizer(1, (28, 28), 3)

@@ -185,12 +185,15 @@ def losses_illustration(runs: Runs) -> Illustration:
     comparison = (
         "the reconstruction term is" if alike else "nor are the reconstruction terms, because the objectives differ"
     )
+    # Objectives of several terms log none of that name.
+    logged = any(len(run.train_series("reconstruction")) for run in runs)
+    final = f"; {comparison}: {_per_run(runs, final_reconstruction)}" if logged else ""
     return Illustration(
         "losses",
         "Losses",
         loss_curves(runs),
         "Each term of the loss on a log scale, smoothed, with the logged values faint behind. Totals of different systems "
-        f"are not comparable; {comparison}: {_per_run(runs, final_reconstruction)}.",
+        f"are not comparable{final}.",
         f"Line charts of each loss term against the training step on log scales for {_run_names(runs)}.",
     )
 

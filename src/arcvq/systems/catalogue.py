@@ -22,6 +22,15 @@ class System:
 
 
 VQ_VAE = "van den Oord et al., Neural Discrete Representation Learning, NeurIPS 2017"
+VIT_VQGAN = "Yu et al., Vector-quantized Image Modeling with Improved VQGAN, ICLR 2022"
+
+# What the systems for large images share: VQGAN's autoencoder, L1 and LPIPS, and a discriminator.
+PHOTOS: dict[str, Any] = {
+    "autoencoder": {"kind": "vqgan"},
+    "objective": {"kind": "perceptual"},
+    "adversarial": {"discriminator": {"kind": "patch"}},
+}
+UNIT_CODES = {"kind": "vq", "metric": "cosine", "output": "unit", "loss_space": "unit", "init": "normal"}
 
 SYSTEMS: dict[str, System] = {
     "arcvq-vae": System(
@@ -89,5 +98,72 @@ SYSTEMS: dict[str, System] = {
         "VQ-VAE whose gradient is rotated and scaled with the latent instead of passed straight through",
         "Fifty et al., Restructuring Vector Quantization with the Rotation Trick, ICLR 2025",
         {"quantizer": {"kind": "vq", "estimator": "rotation"}},
+    ),
+    "arcvq-vqgan": System(
+        "VQGAN with the quantizer of ArcVQ-VAE",
+        "Kim and Yoo, ArcVQ-VAE: A Spherical Vector Quantization Framework with ArcCosine Additive Margin, arXiv 2605.13517",
+        {**PHOTOS, "quantizer": {"kind": "arcvq"}},
+    ),
+    "arcvq-vqgan-plus": System(
+        "our recipe for large images: VQGAN+'s trunk and training with the quantizer of ArcVQ-VAE",
+        "Weber et al., MaskBit: Embedding-free Image Generation via Bit Tokens, TMLR 2024 (its VQGAN+). The prior: Kim and Yoo, "
+        "ArcVQ-VAE, arXiv 2605.13517",
+        {**PHOTOS, "quantizer": {"kind": "arcvq"}},
+    ),
+    "cvq-vqgan": System(
+        "VQGAN whose little-used codes are moved onto latents after every step",
+        "Zheng and Vedaldi, Online Clustered Codebook, ICCV 2023",
+        {**PHOTOS, "quantizer": {"kind": "cvq"}},
+    ),
+    "df-vqgan": System(
+        "VQGAN that keeps a defective region out of what the visible one becomes; it can in-paint",
+        "Ni et al., NÜWA-LIP: Language-guided Image Inpainting with Defect-free VQGAN, CVPR 2023",
+        {**PHOTOS, "autoencoder": {"kind": "dfvqgan"}, "quantizer": {"kind": "vq"}, "masks": {}},
+        kinds=("autoencoder",),
+    ),
+    "movq": System(
+        "VQGAN with several tokens per position from one codebook, and a decoder that the quantized latents modulate",
+        "Zheng et al., MoVQ: Modulating Quantized Vectors for High-Fidelity Image Generation, NeurIPS 2022",
+        {**PHOTOS, "autoencoder": {"kind": "movq"}, "quantizer": {"kind": "multichannel"}},
+    ),
+    "rq-vae": System(
+        "several codes per position, each chosen for what the ones before it leave over",
+        "Lee et al., Autoregressive Image Generation using Residual Quantization, CVPR 2022",
+        {**PHOTOS, "quantizer": {"kind": "residual"}},
+    ),
+    "seq-gan": System(
+        "VQGAN in two phases: first all of it, for what is in the image; then the decoder alone, for detail",
+        "Gu et al., Rethinking the Objectives of Vector-Quantized Tokenizers for Image Synthesis, arXiv 2212.03185",
+        {**PHOTOS, "quantizer": {"kind": "vq", "entropy": {}}},
+    ),
+    "vit-vqgan": System(
+        "transformers as encoder and decoder, and unit codes",
+        VIT_VQGAN,
+        {
+            **PHOTOS,
+            "autoencoder": {"kind": "vit"},
+            "adversarial": {"discriminator": {"kind": "stylegan"}},
+            "quantizer": UNIT_CODES,
+        },
+    ),
+    "vqgan": System(
+        "convolutions and attention trained with L1, LPIPS and a discriminator",
+        "Esser et al., Taming Transformers for High-Resolution Image Synthesis, CVPR 2021",
+        {**PHOTOS, "quantizer": {"kind": "vq"}},
+    ),
+    "vqgan-ema": System(
+        "VQGAN whose codes are running means of their tokens",
+        f"{VQ_VAE}, appendix A.1, in VQGAN",
+        {**PHOTOS, "quantizer": {"kind": "emavq"}},
+    ),
+    "vqgan-fc": System(
+        "VQGAN with narrow unit codes",
+        f"{VIT_VQGAN} (its factorized, l2-normalized codes)",
+        {**PHOTOS, "quantizer": UNIT_CODES},
+    ),
+    "vqgan-lc": System(
+        "VQGAN whose codes are frozen features of images behind one learned linear layer",
+        "Zhu et al., Scaling the Codebook Size of VQGAN to 100,000 with a Utilization Rate of 99%, NeurIPS 2024",
+        {**PHOTOS, "quantizer": {"kind": "projected", "features": "vgg16"}},
     ),
 }

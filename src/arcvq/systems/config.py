@@ -8,30 +8,44 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
+
 from arcvq.config import Choice, did_you_mean, merge, parse
 from arcvq.data import Augmentation, ImageSource, load_sources
+from arcvq.data.decoded import OnError
+from arcvq.data.load import FILE_SETS
 from arcvq.data.source import Source
 from arcvq.errors import ArcvqError
-from arcvq.nets import AUTOENCODERS, AutoencoderConfig, SmallConfig, StackedConfig
-from arcvq.objectives import OBJECTIVES, ReconstructionConfig
+from arcvq.nets import AUTOENCODERS, DISCRIMINATORS, AutoencoderConfig, SmallConfig, StackedConfig
+from arcvq.objectives import (
+    OBJECTIVES,
+    AdversarialConfig,
+    Discriminator,
+    Objective,
+    PerceptualConfig,
+    ReconstructionConfig,
+)
 from arcvq.quantizers import QUANTIZERS, HVQConfig, QuantizerConfig, VQConfig
 from arcvq.registry import NOT_REGISTERED
 from arcvq.systems.catalogue import SYSTEMS
-from arcvq.tasks import StackedTask, Task, TokenizerTask
+from arcvq.tasks import AdversarialTask, MasksConfig, StackedTask, Task, TokenizerTask, first_step
 from arcvq.tokenizers import StackedTokenizer, Tokenizer, build_tokenizer
 from arcvq.training import StageConfig, TrainingConfig
 
 
 @dataclass(kw_only=True)
 class DataConfig:
-    """name        sample, mnist, fashion-mnist, cifar10, or folder:PATH
-    batch_size  images per optimizer step, over all processes and micro-batches
-    image_size  folders only: the shorter side is resized to it and the centre cut out
-    root        where data sets lie or are downloaded to; default: $ARCVQ_DATA, else a cache folder
-    limit       train on the first so many images only
-    holdout     keep the last so many training images out of training and evaluate on them, not on the test set
-    flip        mirror training images left and right, every other time
-    crop        train on squares of this side, cut out at random places
+    """name           sample, mnist, fashion-mnist, cifar10, photos, folder:PATH or shards:PATH
+    batch_size     images per optimizer step, over all processes and micro-batches
+    image_size     the shorter side is resized to it and the centre cut out
+    root           where data sets lie or are downloaded to; default: $ARCVQ_DATA, else a cache folder
+    limit          train on the first so many images only
+    holdout        keep the last so many training images out of training and evaluate on them, not on the test set
+    holdout_every  folders and shards without a test split: every so many-th image is a test image; default: about every 20th, by
+                   a hash of its name
+    on_error       what happens at an image that cannot be read. stop: an error; skip: the next one stands in for it
+    flip           mirror training images left and right, every other time
+    crop           train on squares of this side, cut out at random places
     """
 
     name: str = "sample"
@@ -40,18 +54,23 @@ class DataConfig:
     root: str | None = None
     limit: int | None = None
     holdout: int | None = None
+    holdout_every: int | None = None
+    on_error: OnError = "stop"
     flip: bool = False
     crop: int | None = None
 
     def __post_init__(self) -> None:
-        if self.name.startswith("folder:"):
+        kind, colon, path = self.name.partition(":")
+        if colon and kind in FILE_SETS and path:
             # Absolute, so that the run can be evaluated from anywhere.
-            self.name = f"folder:{Path(self.name.removeprefix('folder:')).expanduser().absolute()}"
+            self.name = f"{kind}:{Path(path).expanduser().absolute()}"
         if self.root is not None:
             self.root = str(Path(self.root).expanduser().absolute())
         for name in ("batch_size", "limit", "holdout", "crop"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ArcvqError(f"data.{name} must be at least 1, got {getattr(self, name)}")
+        if self.holdout_every is not None and self.holdout_every < 2:
+            raise ArcvqError(f"data.holdout_every must be at least 2, got {self.holdout_every}")
 
     def augmentation(self) -> Augmentation | None:
         """The flips and crops, or None if there are none."""
@@ -89,14 +108,36 @@ class RunConfig:
 
 @dataclass(kw_only=True)
 class TokenizerConfig(RunConfig):
-    """A run that trains a tokenizer."""
+    """A run that trains a tokenizer.
+
+    adversarial       a discriminator, its losses and their weights; none by default
+    continuous_first  steps at the start without the quantizer: the decoder gets the latents themselves; below 1: a share of the
+                      whole training
+    masks             of defective regions in the training images, for the autoencoder dfvqgan; none by default
+    """
 
     task: str = "tokenizer"
     autoencoder: Annotated[AutoencoderConfig, Choice(AUTOENCODERS, "small")] = field(default_factory=SmallConfig)
     quantizer: Annotated[QuantizerConfig, Choice(QUANTIZERS, "vq")] = field(default_factory=VQConfig)
-    objective: Annotated[ReconstructionConfig, Choice(OBJECTIVES, "reconstruction")] = field(
+    objective: Annotated[ReconstructionConfig | PerceptualConfig, Choice(OBJECTIVES, "reconstruction")] = field(
         default_factory=ReconstructionConfig
     )
+    adversarial: AdversarialConfig | None = None
+    continuous_first: float = 0.0
+    masks: MasksConfig | None = None
+
+    def __post_init__(self) -> None:
+        if self.continuous_first < 0:
+            raise ArcvqError(f"continuous_first must not be negative, got {self.continuous_first}")
+        if self.adversarial is not None and self.adversarial.adaptive:
+            if self.training.accumulate > 1:
+                raise ArcvqError(
+                    "adversarial.adaptive needs the gradients of the whole batch: set training.accumulate to 1, or adaptive to false"
+                )
+            if self.training.precision == "fp16":
+                raise ArcvqError(
+                    "adversarial.adaptive compares gradients, which fp16 rounds to 0: set precision to bf16"
+                )
 
     def load(self) -> tuple[ImageSource, ImageSource]:
         """The image sources of training and evaluation."""
@@ -109,6 +150,8 @@ class TokenizerConfig(RunConfig):
             holdout=self.data.holdout,
             evaluation_images=self.training.evaluation_images,
             augmentation=self.data.augmentation(),
+            holdout_every=self.data.holdout_every,
+            on_error=self.data.on_error,
         )
 
     def build(self, source: Source) -> TokenizerTask:
@@ -118,12 +161,38 @@ class TokenizerConfig(RunConfig):
         tokenizer = self.build_tokenizer(source.channels, source.image_size, sum(steps))
         tokenizer.check_size(*source.image_size)
         objective = OBJECTIVES.build(self.objective, source.pixel_variance)
-        return self.make_task(tokenizer, objective, steps)
+        task = self.make_task(tokenizer, objective, steps)
+        task.init_images = source.images
+        return task
 
-    def make_task(self, tokenizer: Tokenizer, objective: Any, steps: Sequence[int]) -> TokenizerTask:
+    def make_task(self, tokenizer: Tokenizer, objective: Objective, steps: Sequence[int]) -> TokenizerTask:
         """The task that trains this tokenizer; `steps` are those of each stage."""
         parts = [stage.train for stage in self.training.plan()]
-        return TokenizerTask(tokenizer, objective, stages=list(zip(steps, parts)), seed=self.training.seed)
+        options: dict[str, Any] = {
+            "stages": list(zip(steps, parts)),
+            "seed": self.training.seed,
+            "continuous_steps": first_step(self.continuous_first, sum(steps)),
+            "masks": self.masks,
+            "autocast": torch.bfloat16 if self.training.precision == "bf16" else None,
+        }
+        if options["continuous_steps"] >= sum(steps) and self.continuous_first:
+            raise ArcvqError(f"continuous_first leaves no step of {sum(steps)} to the quantizer: make it smaller")
+        if options["continuous_steps"] and self.training.ema is not None and tokenizer.quantizer.inits_from_latents:
+            raise ArcvqError(
+                "continuous_first with training.ema needs codes that do not start from latents, because the average would "
+                "keep the old ones: leave out one of the two, or choose another quantizer.init"
+            )
+        if self.adversarial is None:
+            return TokenizerTask(tokenizer, objective, **options)
+        network = DISCRIMINATORS.build(self.adversarial.discriminator, tokenizer.channels)
+        return AdversarialTask(
+            tokenizer,
+            objective,
+            Discriminator(network),
+            self.adversarial,
+            begins=first_step(self.adversarial.start, sum(steps)),
+            **options,
+        )
 
     def build_tokenizer(self, channels: int, image_size: tuple[int, int], total_steps: int) -> Tokenizer:
         """A fresh tokenizer for such images; the quantizer learns what it wants to know of them and of the run's length."""
@@ -136,7 +205,7 @@ class TokenizerConfig(RunConfig):
         """What a quantizer may leave open, because it depends on the images and the run's length."""
         down = self.autoencoder.downsampling
         return {
-            "total_steps": total_steps,
+            "total_steps": total_steps - first_step(self.continuous_first, total_steps),
             "positions": (image_size[0] // down) * (image_size[1] // down),
             "elements": channels * down**2,  # behind one position
         }
@@ -151,6 +220,9 @@ class StackedTokenizerConfig(TokenizerConfig):
     quantizer: Annotated[QuantizerConfig, Choice(QUANTIZERS, "hvq")] = field(default_factory=HVQConfig)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.adversarial is not None or self.continuous_first or self.masks is not None:
+            raise ArcvqError("the task stacked has no adversarial, continuous_first or masks: leave them out")
         if not isinstance(self.autoencoder, StackedConfig) or not isinstance(self.quantizer, HVQConfig):
             raise ArcvqError("the task stacked needs the autoencoder stacked and the quantizer hvq")
         if not self.training.stages:
@@ -162,7 +234,7 @@ class StackedTokenizerConfig(TokenizerConfig):
             ]
             self.training = dataclasses.replace(self.training, epochs=None, steps=None, stages=stages)
 
-    def make_task(self, tokenizer: Tokenizer, objective: Any, steps: Sequence[int]) -> TokenizerTask:
+    def make_task(self, tokenizer: Tokenizer, objective: Objective, steps: Sequence[int]) -> TokenizerTask:
         """The task that trains this tokenizer; `steps` are those of each stage."""
         assert isinstance(tokenizer, StackedTokenizer)
         parts = [stage.train for stage in self.training.plan()]

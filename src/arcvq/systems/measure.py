@@ -64,7 +64,12 @@ def measure(
         raise ArcvqError(f"{source}: is a model without a run, so it has no data set of its own: say --data NAME")
     root = root or (config.data.root if config else None)
     images = load_images(
-        name, split="test", root=Path(root) if root else None, image_size=tokenizer.image_size, limit=limit
+        name,
+        split="test",
+        root=Path(root) if root else None,
+        image_size=tokenizer.image_size,
+        limit=limit,
+        holdout_every=config.data.holdout_every if config and name == config.data.name else None,
     )
     if images.channels != tokenizer.channels:
         raise ArcvqError(f"{name} has {images.channels} channels but the tokenizer takes {tokenizer.channels}")
@@ -74,6 +79,7 @@ def measure(
         reconstruct,
         images.to(device),
         codebook=tokenizer.quantizer.codebook,
+        choices=tokenizer.quantizer.config.codebook_size or None,
         device=device,
         metrics=metrics,
         download=download,

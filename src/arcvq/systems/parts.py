@@ -10,18 +10,23 @@ from typing import Any
 
 from arcvq.config import did_you_mean
 from arcvq.errors import ArcvqError
-from arcvq.nets import AUTOENCODERS
+from arcvq.nets import AUTOENCODERS, DISCRIMINATORS
 from arcvq.objectives import OBJECTIVES
 from arcvq.quantizers import QUANTIZERS
 from arcvq.systems.config import TASKS, RunConfig
 
-REGISTRIES: dict[str, Any] = {"autoencoder": AUTOENCODERS, "objective": OBJECTIVES, "quantizer": QUANTIZERS}
+REGISTRIES: dict[str, Any] = {
+    "autoencoder": AUTOENCODERS,
+    "discriminator": DISCRIMINATORS,
+    "objective": OBJECTIVES,
+    "quantizer": QUANTIZERS,
+}
 
 
 def register(what: str, name: str, cls: type) -> None:
     """Add a part: `register("quantizer", "mine", MyQuantizer)`.
 
-    what  autoencoder, objective or quantizer: a class with a dataclass `Config` of its own, picked by `kind: NAME`;
+    what  autoencoder, discriminator, objective or quantizer: a class with a dataclass `Config` of its own, picked by `kind: NAME`;
           or task: a dataclass that derives from RunConfig, picked by `task: NAME`
     """
     if what == "task":

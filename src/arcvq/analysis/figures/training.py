@@ -23,6 +23,10 @@ from arcvq.analysis.snapshot import FloatArray
 LOSS_TERMS = {
     "loss": "total",
     "reconstruction": "reconstruction",
+    "l1": "ℓ1",
+    "l2": "ℓ2",
+    "perceptual": "LPIPS",
+    "laplace": "logit-Laplace",
     "codebook": "codebook",
     "commitment": "commitment",
     "arc": "ArcLoss",
