@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import sys
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from arcvq.cli.command import positive_int
 from arcvq.errors import ArcvqError
 from arcvq.storage import check_writable_file, write_json
 from arcvq.tokenizers.inference import choose_device
-from benchmarks import sizes, steps, tokens
+from benchmarks import blocks, loader, sizes, steps, tokens
 from benchmarks.measure import describe_machine, measure_limits
 from benchmarks.tables import write_tables
 
@@ -27,17 +28,25 @@ def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__, allow_abbrev=False)
     parser.add_argument("command", nargs="?", choices=["tables"], help="write the tables of docs/speed.md")
     parser.add_argument("--check", action="store_true", help="tables: only report whether they are out of date")
-    parser.add_argument("--suite", default="small", choices=[*sizes.SUITES, "tokens", "steps"])
+    parser.add_argument("--suite", default="small", choices=[*sizes.SUITES, "tokens", "steps", "blocks", "loader"])
     parser.add_argument("--device", metavar="NAME", help="default: cuda if there is one, else cpu")
     parser.add_argument(
         "--seconds", type=float, default=0.5, metavar="S", help="time for each measurement (default: 0.5)"
     )
     parser.add_argument("--out", type=Path, metavar="FILE.json", help="write the measurements as JSON")
     parser.add_argument("--model", default="tiny", help="tokens: a run or a saved tokenizer (default: tiny)")
-    parser.add_argument("--data", default="sample", help="tokens: data set of the test images (default: sample)")
-    parser.add_argument("--presets", nargs="+", metavar="PRESET", help="steps: which presets to train")
-    parser.add_argument("--limit", type=positive_int, metavar="N", help="tokens, steps: only the first N images")
-    parser.add_argument("--batch-size", type=positive_int, metavar="N", help="tokens, steps: images at a time")
+    parser.add_argument(
+        "--data", default="sample", help="tokens: data set of the test images (default: sample); loader: folder:PATH"
+    )
+    parser.add_argument(
+        "--presets", nargs="+", metavar="PRESET", help="steps: which presets to train; loader: steps to compare with"
+    )
+    parser.add_argument("--limit", type=positive_int, metavar="N", help="tokens, steps, loader: only N images")
+    parser.add_argument("--batch-size", type=positive_int, metavar="N", help="tokens, steps, loader: images at a time")
+    parser.add_argument(
+        "--image-size", type=positive_int, default=256, metavar="N", help="loader: side of the images (default: 256)"
+    )
+    parser.add_argument("--threads", type=positive_int, nargs="+", metavar="N", help="loader: numbers of threads")
     arguments = parser.parse_args(words)
     try:
         if arguments.command == "tables":
@@ -74,16 +83,24 @@ def prepare_suite(arguments: argparse.Namespace, device: torch.device) -> tuple[
     if arguments.suite == "steps":
         presets = arguments.presets or steps.PRESETS[device.type]
         return {}, steps.step_rows(presets, device, limit, arguments.batch_size, seconds)
+    if arguments.suite == "loader":
+        size, batch_size = arguments.image_size, arguments.batch_size or 64
+        needs = steps.step_rows(arguments.presets or [], device, limit, arguments.batch_size, seconds)
+        threads = arguments.threads or loader.THREADS
+        rows = loader.loader_rows(arguments.data, size, batch_size, limit, seconds, threads)
+        return {"data": Path(arguments.data).name, "image_size": size}, chain(needs, rows)
     limits = measure_limits(device)
-    tasks = ["assign"] if arguments.suite == "search" else sizes.TASKS
     about = {"limits": {"measured": dataclasses.asdict(limits)}}
+    if arguments.suite == "blocks":
+        return about, blocks.block_rows(device, limits, seconds)
+    tasks = ["assign"] if arguments.suite == "search" else sizes.TASKS
     return about, sizes.size_rows(sizes.SUITES[arguments.suite], tasks, device, limits, seconds)
 
 
 def format_row(row: dict[str, Any]) -> str:
     """The row as one line of text."""
     numbers = [f"{key} {value:,.4g}" for key, value in row.items() if type(value) in (int, float)]
-    return "  ".join([f"{row['task']:7}{row['name']:40}", *numbers, row.get("missing", "")]).rstrip()
+    return "  ".join([f"{row['task']:10}{row['name']:40}", *numbers, row.get("missing", "")]).rstrip()
 
 
 if __name__ == "__main__":

@@ -50,7 +50,8 @@ def section_text(name: str, root: Path) -> str:
     if document.get("suite") == "tokens":
         images = f"{document['images']:,} test images of {document['data']}, {document['batch_size']:,} at a time"
         about += f"; `{document['model']}`, {images}"
-    lines = {"tokens": tokens_table, "steps": steps_table}.get(document.get("suite"), size_tables)(document["rows"])
+    tables = {"tokens": tokens_table, "steps": steps_table, "blocks": blocks_table}
+    lines = tables.get(document.get("suite"), size_tables)(document["rows"])
     return "\n".join([f"{about}.", "", *lines])
 
 
@@ -111,6 +112,16 @@ def steps_table(rows: list[dict[str, Any]]) -> list[str]:
         for row in rows
     ]
     return markdown_table(["preset", "way", "batch", "ms a step", "images/s"], body, left=2)
+
+
+def blocks_table(rows: list[dict[str, Any]]) -> list[str]:
+    """A row per block, size, implementation and way; the share of the limit where there is one."""
+    body = []
+    for row in rows:
+        size = f"{row['images']} × {row['channels']} × {row['side']}²"
+        share = f"{row['limit_fraction']:.0%}" if "limit_fraction" in row else "–"
+        body.append([row["task"], row["name"], size, f"{row['milliseconds']:.3g}", share, f"{row['mebibytes']:,.0f}"])
+    return markdown_table(["block", "implementation", "size", "ms", "share of the limit", "MiB"], body, left=3)
 
 
 def quality_table(runs: Path) -> list[str]:

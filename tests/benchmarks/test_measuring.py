@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from arcvq import Tokenizer, functional
+from arcvq.data import write_png
 from arcvq.tokenizers.saving import from_config, to_config
-from benchmarks import contenders, measure, sizes, steps
+from benchmarks import blocks, contenders, measure, sizes, steps
 from benchmarks.__main__ import main
 from benchmarks.contenders import MARGIN, SCALE, TOP_K, plain_arc_loss, plain_assign
 from benchmarks.measure import Limits, measure_cost, measure_limits
@@ -131,6 +132,43 @@ def test_steps_suite_measures_presets(tmp_path: Path) -> None:
     assert all(row["milliseconds"] > 0 and row["batch_size"] == 8 for row in rows)
 
 
+def test_blocks_suite_compares_ours_with_torchs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    size = blocks.FeatureMap(2, 32, 4)
+    monkeypatch.setitem(blocks.NORM_SIZES, "cpu", [size])
+    monkeypatch.setitem(blocks.ATTENTION_SIZES, "cpu", [size])
+    document = run(tmp_path / "blocks.json", "--suite", "blocks")
+    norms, attentions = ([row for row in document["rows"] if row["task"] == task] for task in ("norm", "attention"))
+    expected = {f"{who} {how}, {way}" for who in ("arcvq", "torch") for how in blocks.LAYOUTS for way in blocks.WAYS}
+    assert {row["name"] for row in norms} == expected
+    assert [row["name"] for row in attentions] == [f"{who} {way}" for who in ("arcvq", "torch") for way in blocks.WAYS]
+    bandwidth = document["limits"]["measured"]["bytes_per_second"]
+    for row in norms:
+        passes = {"forward": 3, "forward and backward": 8}[row["way"]]
+        assert row["limit_milliseconds"] == pytest.approx(1e3 * passes * 2 * 2 * 32 * 4 * 4 / bandwidth)
+        assert row["limit_fraction"] == pytest.approx(row["limit_milliseconds"] / row["milliseconds"])
+
+
+def test_blocks_of_torch_equal_ours() -> None:
+    x = torch.randn(2, 32, 4, 4)
+    ours, torchs = blocks._norms(32, CPU).values()
+    torch.testing.assert_close(torchs(x), ours(x))
+    rows = torch.randn(3, 2, 5, 8)
+    torch.testing.assert_close(blocks._torch_attention(*rows), functional.attend(*rows))
+
+
+def test_loader_suite_measures_folder_and_shards_beside_steps(tmp_path: Path) -> None:
+    for number in range(6):
+        write_png(tmp_path / "photos" / f"{number}.png", torch.full((3, 20 + number, 24), number, dtype=torch.uint8))
+    words = ["--data", f"folder:{tmp_path / 'photos'}", "--image-size", "16", "--threads", "1", "2"]
+    words += ["--presets", "sample/vae", "--limit", "4", "--batch-size", "3"]
+    rows = run(tmp_path / "loader.json", "--suite", "loader", *words)["rows"]
+    assert [row["name"] for row in rows] == [
+        "sample/vae, fp32 eager", "folder, 1 threads", "folder, 2 threads", "shards, 1 threads", "shards, 2 threads",
+    ]  # fmt: skip
+    assert all(row["batch_size"] == 3 for row in rows)
+    assert all(row["images_per_second"] == pytest.approx(3e3 / row["milliseconds"]) for row in rows[1:])
+
+
 def test_interruption_keeps_earlier_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(*_: object) -> Iterator[dict[str, Any]]:
         yield {"task": "step", "name": "first", "milliseconds": 1.0}
@@ -150,6 +188,7 @@ def test_interruption_keeps_earlier_rows(tmp_path: Path, monkeypatch: pytest.Mon
         (["--device", "gpux"], "gpux"),
         (["--suite", "steps", "--presets", "sample/unknown"], "sample/unknown"),
         (["--suite", "tokens", "--data", "smaple"], "smaple"),
+        (["--suite", "loader", "--data", "sample"], "folder:PATH"),
     ],
 )
 def test_wrong_argument_is_one_line(words: list[str], fact: str, capsys: pytest.CaptureFixture[str]) -> None:

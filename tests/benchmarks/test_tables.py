@@ -67,3 +67,14 @@ def test_precision_table_has_measured_numbers(tmp_path: Path) -> None:
     text = section_of(tmp_path, {**about, "rows": [row, {"name": "tf32 plain", "missing": "needs an NVIDIA GPU"}]})
     assert "| fp32 plain | 100.000% | 20.000 | +0.0000 | 1,234 | 99 | 6 |" in text
     assert "tf32" not in text
+
+
+def test_blocks_table_has_measured_numbers(tmp_path: Path) -> None:
+    size = {"images": 30, "channels": 128, "side": 256, "mebibytes": 480.0}
+    rows = [
+        {"task": "norm", "name": "arcvq channels last, forward", **size, "milliseconds": 0.5, "limit_fraction": 0.75},
+        {"task": "attention", "name": "torch forward", **size, "milliseconds": 2.0},
+    ]
+    text = section_of(tmp_path, {"suite": "blocks", "rows": rows})
+    assert "| norm | arcvq channels last, forward | 30 × 128 × 256² | 0.5 | 75% | 480 |" in text
+    assert "| attention | torch forward | 30 × 128 × 256² | 2 | – | 480 |" in text
