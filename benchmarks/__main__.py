@@ -16,11 +16,12 @@ from arcvq.cli.command import positive_int
 from arcvq.errors import ArcvqError
 from arcvq.storage import check_writable_file, write_json
 from arcvq.tokenizers.inference import choose_device
-from benchmarks import blocks, loader, sizes, steps, tokens
+from benchmarks import blocks, loader, sizes, steps, tokens, vqgan
 from benchmarks.measure import describe_machine, measure_limits
 from benchmarks.tables import write_tables
 
 Rows = Iterator[dict[str, Any]]
+OTHERS = ("tokens", "steps", "blocks", "vqgan", "loader")
 
 
 def main(words: list[str] | None = None) -> int:
@@ -28,7 +29,7 @@ def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__, allow_abbrev=False)
     parser.add_argument("command", nargs="?", choices=["tables"], help="write the tables of docs/speed.md")
     parser.add_argument("--check", action="store_true", help="tables: only report whether they are out of date")
-    parser.add_argument("--suite", default="small", choices=[*sizes.SUITES, "tokens", "steps", "blocks", "loader"])
+    parser.add_argument("--suite", default="small", choices=[*sizes.SUITES, *OTHERS])
     parser.add_argument("--device", metavar="NAME", help="default: cuda if there is one, else cpu")
     parser.add_argument(
         "--seconds", type=float, default=0.5, metavar="S", help="time for each measurement (default: 0.5)"
@@ -89,6 +90,9 @@ def prepare_suite(arguments: argparse.Namespace, device: torch.device) -> tuple[
         threads = arguments.threads or loader.THREADS
         rows = loader.loader_rows(arguments.data, size, batch_size, limit, seconds, threads)
         return {"data": Path(arguments.data).name, "image_size": size}, chain(needs, rows)
+    if arguments.suite == "vqgan":
+        peak = vqgan.bf16_operations_per_second(device)
+        return {"bf16_operations_per_second": peak}, vqgan.vqgan_rows(device, peak, seconds)
     limits = measure_limits(device)
     about = {"limits": {"measured": dataclasses.asdict(limits)}}
     if arguments.suite == "blocks":

@@ -133,14 +133,14 @@ def _arcvq_layer(cls: type[VQ], latents: Tensor, codes: Tensor, **options: Any) 
 
 def _vector_quantize_pytorch(name: str, latents: Tensor, codes: Tensor, **options: Any) -> Call:
     """A training step of a layer of vector-quantize-pytorch."""
-    cls = getattr(_import_library("vector_quantize_pytorch", "vector-quantize-pytorch"), name)
+    cls = getattr(import_library("vector_quantize_pytorch", "vector-quantize-pytorch"), name)
     module = cls(dim=latents.shape[1], codebook_size=codes.shape[0], rotation_trick=False, **options)
     return _module_step(module, latents, lambda x: module(x.unsqueeze(0))[::2])  # (quantized, tokens, loss)
 
 
 def _diffusers_layer(latents: Tensor, codes: Tensor) -> Call:
     """A training step of diffusers' VQ layer."""
-    library = _import_library("diffusers.models.autoencoders.vae", "diffusers")
+    library = import_library("diffusers.models.autoencoders.vae", "diffusers")
     module = library.VectorQuantizer(codes.shape[0], latents.shape[1], beta=0.25)
     return _module_step(
         module, latents, lambda x: module(x.t()[None, :, :, None])[:2]
@@ -160,7 +160,7 @@ def _module_step(module: nn.Module, latents: Tensor, call: Callable[[Tensor], tu
 
 def _faiss_search(latents: Tensor, codes: Tensor) -> Call:
     """Search with an exact index, built in every call, because the codebook changes in every training step."""
-    faiss = _import_library("faiss", "faiss-cpu")
+    faiss = import_library("faiss", "faiss-cpu")
     faiss.omp_set_num_threads(torch.get_num_threads())
 
     def step() -> Any:
@@ -189,7 +189,7 @@ def _as_cuda_graph(contender: Contender) -> Contender:
     return replace(contender, name=f"{contender.name}, graph", make=capture, max_codes=MAX_GRAPHED_CODES)
 
 
-def _import_library(module: str, package: str) -> Any:
+def import_library(module: str, package: str) -> Any:
     """Import a module; fails with the name of the package to install."""
     try:
         return import_module(module)
