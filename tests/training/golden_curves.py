@@ -1,4 +1,4 @@
-"""Golden loss curves: the first steps of every registered system on the sample, in golden/losses.json.
+"""Golden loss curves: the first steps of every system with a preset for the sample, in golden/losses.json.
 
 When a change is meant to alter them, record them anew from the project's root and say so in the commit:
 
@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from run_records import SAMPLE_SYSTEMS
 
-from arcvq.systems import SYSTEMS, load_config, train
+from arcvq.systems import load_config, train
 
 GOLDEN = Path(__file__).parent / "golden" / "losses.json"
 SETTINGS: dict[str, Any] = {
@@ -45,7 +46,7 @@ def loss_curve(name: str, changes: dict[str, Any], folder: Path) -> list[float]:
 def record() -> None:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        curves = {name: loss_curve(name, {}, Path(folder) / name) for name in sorted(SYSTEMS)}
+        curves = {name: loss_curve(name, {}, Path(folder) / name) for name in SAMPLE_SYSTEMS}
     GOLDEN.parent.mkdir(exist_ok=True)
     GOLDEN.write_text(json.dumps({"torch": torch.__version__, "losses": curves}, indent=2) + "\n")
     print(f"{GOLDEN}: {', '.join(curves)}")

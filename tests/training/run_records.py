@@ -7,6 +7,11 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
+from arcvq.systems import SYSTEMS, preset_names
+
+# The systems with a preset for the sample; those for large images are trained in tests/systems.
+SAMPLE_SYSTEMS = sorted(name for name in SYSTEMS if f"sample/{name}" in preset_names())
+
 # The fields of metrics.jsonl that a clock writes.
 TIMING = ("samples_per_second", "seconds")
 # The tensors of a checkpoint.
