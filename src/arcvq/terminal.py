@@ -1,13 +1,10 @@
-"""Tables and progress on a terminal."""
+"""Tables on a terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
 from arcvq.metrics import METRIC_LABELS, metric_label
@@ -66,18 +63,3 @@ def _metric_text(name: str, metrics: Mapping[str, float]) -> str:
 def _metric_order(name: str) -> int:
     """A sort key: the metric's place in METRIC_LABELS, unknown ones last."""
     return list(METRIC_LABELS).index(name) if name in METRIC_LABELS else len(METRIC_LABELS)
-
-
-@contextmanager
-def progress_bar(activity: str = "measuring") -> Iterator[Callable[[str, int, int], None]]:
-    """Yield a function `progress(label, done, total)` that draws one bar per label, on a terminal only."""
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        tasks: dict[str, Any] = {}
-
-        def update(label: str, done: int, total: int) -> None:
-            if label not in tasks:
-                tasks[label] = progress.add_task(f"{activity} ({label})", total=total)
-            progress.update(tasks[label], completed=done)
-
-        yield update

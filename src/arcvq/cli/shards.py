@@ -40,7 +40,7 @@ def shard(arguments: argparse.Namespace) -> int:
     from functools import partial
 
     from arcvq.data.shard_writer import ShardOptions, write_shards
-    from arcvq.terminal import progress_bar
+    from arcvq.progress import progress_bar
 
     if arguments.format == "keep" and arguments.size is not None:
         raise ArcvqError("--format keep stores the files as they are: leave --size out")

@@ -27,7 +27,7 @@ def add_reconstruct(commands: Commands) -> None:
 
 def reconstruct(arguments: argparse.Namespace) -> int:
     """Write the reconstructions of image files as PNGs."""
-    from arcvq.terminal import progress_bar
+    from arcvq.progress import progress_bar
     from arcvq.tokenizers.files import reconstruct_files
 
     tokenizer = _load_tokenizer(arguments)
@@ -61,8 +61,8 @@ def add_encode(commands: Commands) -> None:
 
 def encode(arguments: argparse.Namespace) -> int:
     """Write the tokens of image files as one .npz, or those of shards as shards."""
+    from arcvq.progress import progress_bar
     from arcvq.storage import check_writable_file
-    from arcvq.terminal import progress_bar
     from arcvq.tokenizers.files import encode_files
     from arcvq.tokenizers.token_shards import is_shards
 
@@ -87,8 +87,8 @@ def encode(arguments: argparse.Namespace) -> int:
 
 def _encode_shards(arguments: argparse.Namespace) -> int:
     """Write the tokens of image shards as token shards."""
+    from arcvq.progress import progress_bar
     from arcvq.storage import check_writable_folder
-    from arcvq.terminal import progress_bar
     from arcvq.tokenizers.token_shards import encode_shards
 
     if len(arguments.images) > 1:
@@ -135,7 +135,7 @@ def add_decode(commands: Commands) -> None:
 
 def decode(arguments: argparse.Namespace) -> int:
     """Write the images of a token file, or of token shards, as PNGs."""
-    from arcvq.terminal import progress_bar
+    from arcvq.progress import progress_bar
     from arcvq.tokenizers.files import Tokens, decode_tokens
     from arcvq.tokenizers.token_shards import decode_shards
 
