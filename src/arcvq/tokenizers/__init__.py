@@ -1,8 +1,8 @@
 """Tokenizers: an autoencoder and a quantizer. Images ↔ tokens."""
 
 from arcvq.tokenizers.build import build_tokenizer
+from arcvq.tokenizers.locations import EMBEDDED
 from arcvq.tokenizers.reduce import reduce_codebook
-from arcvq.tokenizers.saving import EMBEDDED
 from arcvq.tokenizers.stacked import StackedTokenizer
 from arcvq.tokenizers.tokenizer import Tokenizer
 

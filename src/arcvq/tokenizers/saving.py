@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from arcvq.config import Choice, parse, to_dict
 from arcvq.errors import ArcvqError
@@ -18,6 +17,7 @@ from arcvq.quantizers import QUANTIZERS, QuantizerConfig
 from arcvq.storage import atomic_folder, read_json, read_tensors, write_bytes, write_json, write_tensors
 from arcvq.tokenizers.build import build_tokenizer
 from arcvq.tokenizers.card import model_card
+from arcvq.tokenizers.locations import find_tokenizer_folder, upload
 from arcvq.tokenizers.tokenizer import Tokenizer
 
 FORMAT = "arcvq-tokenizer-2"
@@ -25,8 +25,6 @@ FILES = ("config.json", "model.safetensors", "README.md")
 # Limits for untrusted configurations: the side of an image, and the size of a buffer that is not in the file (the codes of FSQ and LFQ).
 MAX_IMAGE_SIDE = 1 << 14
 MAX_BUFFER_SIZE = 1 << 27
-# Names of the trained tokenizers in the package.
-EMBEDDED = ("tiny",)
 
 
 @dataclass(kw_only=True)
@@ -109,55 +107,12 @@ def push(tokenizer: Tokenizer, repository: str, private: bool, notes: Mapping[st
     """Upload a tokenizer to a Hub repository; returns its address."""
     import tempfile
 
-    from huggingface_hub import HfApi
-
-    api = HfApi()
     with tempfile.TemporaryDirectory() as folder:
-        save(tokenizer, Path(folder) / "model", notes)
-        api.create_repo(repository, private=private, exist_ok=True)
-        return str(api.upload_folder(repo_id=repository, folder_path=Path(folder) / "model"))
+        return upload(save(tokenizer, Path(folder) / "model", notes), repository, private)
 
 
-def find_tokenizer_folder(source: str | Path) -> Path:
-    """The folder with the config.json of a run, a saved or embedded tokenizer, or a Hub repository, which is downloaded."""
-    path = Path(source)
-    for candidate in (path, path / "model"):
-        if (candidate / "config.json").is_file():
-            return candidate
-    is_run = (path / "config.yaml").is_file() and (path / "checkpoints").is_dir()
-    if is_run and not (path / "training.json").is_file():
-        raise ArcvqError(
-            f"{path}: training has not finished and there is no model yet: run the same arcvq train command to resume"
-        )
-    if path.is_dir():
-        raise ArcvqError(f"{path}: holds no tokenizer: config.json and model/config.json are missing")
-    if path.exists():
-        raise ArcvqError(f"{path}: is a file; expected the folder of a run or of a saved tokenizer")
-    name = str(source)
-    if name in EMBEDDED:
-        return Path(str(files("arcvq.tokenizers") / "embedded" / name))
-    if name.count("/") == 1 and not name.startswith((".", "/", "~")):
-        return _download_from_hub(name)
-    embedded = ", ".join(EMBEDDED)
-    raise ArcvqError(
-        f"{name}: no such run or model: expected a folder, an embedded tokenizer ({embedded}) or a Hub id owner/name"
-    )
-
-
-def _download_from_hub(name: str) -> Path:
-    """Download a tokenizer from the Hugging Face Hub; returns its folder."""
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HFValidationError
-
-    try:
-        return Path(snapshot_download(name, allow_patterns=["config.json", "model.safetensors"]))
-    except (OSError, HFValidationError, RuntimeError) as error:
-        reason = " ".join(str(error).split())[:160]
-        raise ArcvqError(f"{name}: no such folder, and it could not be downloaded from the Hub ({reason})") from None
-
-
-def check_tensors(template: Tokenizer, tensors: Mapping[str, Tensor], file: Path) -> None:
-    """Raise before a tokenizer is built if the file's tensors do not match `template` (on the meta device) or are not finite."""
+def check_tensors(template: nn.Module, tensors: Mapping[str, Tensor], file: Path) -> None:
+    """Raise before a model is built if the file's tensors do not match `template` (on the meta device) or are not finite."""
     expected = template.state_dict()
     missing, unexpected = sorted(expected.keys() - tensors.keys()), sorted(tensors.keys() - expected.keys())
     wrong = [name for name in expected.keys() & tensors.keys() if expected[name].shape != tensors[name].shape]
