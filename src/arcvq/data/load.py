@@ -1,11 +1,13 @@
 """Load data sets by name."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from arcvq.data import photos
 from arcvq.data.cifar import load_cifar
+from arcvq.data.class_names import CLASS_NAMES
 from arcvq.data.decoded import OnError
 from arcvq.data.download import download as fetch_published
 from arcvq.data.download import not_found_error
@@ -75,7 +77,7 @@ def load_images(
         images = load_published(name, split, root or data_root(), download)
     else:
         raise ArcvqError(f"unknown data set {name!r}; choose one of {', '.join(data_names())}")
-    images = first_images(images, limit)
+    images = replace(first_images(images, limit), class_names=CLASS_NAMES[name])
     return images if image_size is None else resize_images(images, image_size)
 
 
