@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from arcvq import functional
     from arcvq.errors import ArcvqError
+    from arcvq.priors import Generator
     from arcvq.quantizers import VQ, Arc, ArcVQ, Ball, Quantized, Quantizer, Samp
     from arcvq.tokenizers import Tokenizer
 
@@ -16,6 +17,7 @@ __version__ = version("arcvq")
 _LOCATIONS = {
     "ArcvqError": "arcvq.errors",
     **dict.fromkeys(("VQ", "Arc", "ArcVQ", "Ball", "Quantized", "Quantizer", "Samp"), "arcvq.quantizers"),
+    "Generator": "arcvq.priors",
     "Tokenizer": "arcvq.tokenizers",
 }
 
@@ -25,6 +27,7 @@ __all__ = [
     "ArcVQ",
     "ArcvqError",
     "Ball",
+    "Generator",
     "Quantized",
     "Quantizer",
     "Samp",

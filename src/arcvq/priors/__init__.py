@@ -1,0 +1,24 @@
+"""Priors over tokens and latents, and what makes images with them."""
+
+from arcvq.priors.autoregressive import AutoregressivePrior
+from arcvq.priors.generator import CHUNK, Generator, make_grid
+from arcvq.priors.gpt import Gpt, GptConfig
+from arcvq.priors.noise import Noise
+from arcvq.priors.prior import Grid, Prior, PriorConfig
+from arcvq.priors.registry import PRIORS
+from arcvq.priors.sampling import SamplingOptions
+
+__all__ = [
+    "CHUNK",
+    "PRIORS",
+    "AutoregressivePrior",
+    "Generator",
+    "Gpt",
+    "GptConfig",
+    "Grid",
+    "Noise",
+    "Prior",
+    "PriorConfig",
+    "SamplingOptions",
+    "make_grid",
+]

@@ -1,0 +1,291 @@
+"""The Generator: a prior and its tokenizer. Makes images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from arcvq.config import did_you_mean
+from arcvq.errors import ArcvqError
+from arcvq.priors.noise import Noise
+from arcvq.priors.prior import Grid, Prior
+from arcvq.priors.sampling import SamplingOptions
+from arcvq.tokenizers import Tokenizer
+
+# Images that are made together. An image depends on it in its last bits, so it is the same however many are asked for.
+CHUNK = 64
+Classes = int | str | Sequence[int | str] | None
+
+
+class Generator(nn.Module):
+    """Makes images (n, C, H, W) in [-1, 1].
+
+        generator = Generator.from_pretrained("runs/prior")
+        images = generator(16, classes="sneaker", seed=0)
+
+    Image i of a seed is the same whatever `n` is. Without `classes`, image i has class i modulo their number.
+    """
+
+    def __init__(
+        self,
+        prior: Prior,
+        tokenizer: Tokenizer,
+        *,
+        class_names: Sequence[str] | None = None,
+        system: str | None = None,
+    ) -> None:
+        super().__init__()
+        check_fit(prior, tokenizer)
+        self.prior, self.tokenizer, self.system = prior, tokenizer, system
+        self.class_names = None if class_names is None else list(class_names)
+
+    def forward(
+        self,
+        n: int,
+        *,
+        classes: Classes = None,
+        seed: int = 0,
+        first: int = 0,
+        chunk: int = CHUNK,
+        progress: Callable[[int, int], None] | None = None,
+        **options: Any,
+    ) -> Tensor:
+        """Make images `first` … `first + n − 1` of a seed. `options` are those of `SamplingOptions`."""
+        batches = self.batches(n, classes=classes, seed=seed, first=first, chunk=chunk, progress=progress, **options)
+        return torch.cat(list(batches))
+
+    def batches(
+        self,
+        n: int,
+        *,
+        classes: Classes = None,
+        seed: int = 0,
+        first: int = 0,
+        chunk: int = CHUNK,
+        progress: Callable[[int, int], None] | None = None,
+        **options: Any,
+    ) -> Iterator[Tensor]:
+        """The images in batches of at most `chunk`, for when not all of them fit into memory."""
+        if n < 1 or chunk < 1 or first < 0:
+            raise ArcvqError(f"expected a number of images and a chunk of at least 1, got {n} and {chunk}")
+        sampling, chosen = make_options(options), self.class_numbers(classes)
+        rounds = range(0, n, chunk)
+        for count, start in enumerate(rounds):
+            # Always a whole chunk: images beyond the last are made and dropped.
+            indices = list(range(first + start, first + start + chunk))
+            labels = self._labels([chosen[index % len(chosen)] for index in indices] if chosen else None)
+
+            def report(done: int, total: int, before: int = count) -> None:
+                if progress:
+                    progress(before * total + done, len(rounds) * total)
+
+            with self._evaluating():
+                noise = Noise(seed, indices, self.prior.device)
+                values = self.prior.sample(labels, noise, sampling, batch=chunk, progress=report)
+                yield self.decode(values)[: n - start]
+
+    def complete(
+        self,
+        images: Tensor,
+        mask: Tensor,
+        *,
+        classes: Classes = None,
+        seed: int = 0,
+        keep_pixels: bool = True,
+        progress: Callable[[int, int], None] | None = None,
+        **options: Any,
+    ) -> Tensor:
+        """Fill in images (B, C, H, W) where the mask (B, 1, H, W) is True: tokens that it touches are drawn anew.
+
+        `keep_pixels` puts the visible pixels back as they were; otherwise all are decoded.
+        """
+        tokens = self.tokens_of(images)
+        if mask.shape != (len(images), 1, *images.shape[-2:]):
+            raise ArcvqError(f"expected a mask {(len(images), 1, *images.shape[-2:])}, got {tuple(mask.shape)}")
+        touched = F.max_pool2d(mask.float(), self.tokenizer.downsampling).bool()[:, 0].to(tokens.device)  # (B, h, w)
+        hidden = touched if self.prior.grid.depth == 1 else touched[..., None]
+        drawn = self._complete_tokens(tokens.masked_fill(hidden, -1), classes, seed, progress, options)
+        made = self.decode(drawn)
+        return torch.where(mask.to(made.device), made, images.to(made)) if keep_pixels else made
+
+    def extend(
+        self,
+        images: Tensor,
+        rows: int,
+        *,
+        classes: Classes = None,
+        seed: int = 0,
+        progress: Callable[[int, int], None] | None = None,
+        **options: Any,
+    ) -> Tensor:
+        """Continue images (B, C, H, W) downwards by so many rows of tokens, each window from the upper half of it."""
+        if rows < 1:
+            raise ArcvqError(f"expected at least 1 row of tokens to add, got {rows}")
+        tokens, height = self.tokens_of(images), self.prior.grid.height
+        stride = max(1, height // 2)
+        if height < 2:
+            raise ArcvqError("extending needs at least 2 rows of tokens")
+        wanted, windows = tokens.shape[1] + rows, -(-rows // stride)
+        for number in range(windows):
+            blank = torch.full_like(tokens[:, :stride], -1)
+            window = torch.cat([tokens[:, -(height - stride) :], blank], dim=1)
+            drawn = self._complete_tokens(window, classes, seed, progress, options, window_number=number)
+            tokens = torch.cat([tokens, drawn[:, height - stride :]], dim=1)
+        return self.decode(tokens[:, :wanted])
+
+    def tokens_of(self, images: Tensor) -> Tensor:
+        """The tokens of images of the prior's size."""
+        if self.prior.models != "tokens":
+            raise ArcvqError(f"{type(self.prior).__name__} is over latents: only priors over tokens complete images")
+        tokens = self.tokenizer.encode(images)
+        if tokens.shape[1:] != self.prior.grid.token_shape:
+            side = self.tokenizer.downsampling
+            grid = self.prior.grid
+            raise ArcvqError(
+                f"this prior completes images of {grid.height * side}×{grid.width * side}, got {images.shape[-2]}×{images.shape[-1]}"
+            )
+        return tokens
+
+    @torch.no_grad()
+    def decode(self, values: Tensor) -> Tensor:
+        """Tokens, or latents, which are quantized first → images in [-1, 1]."""
+        if self.prior.models == "tokens":
+            return self.tokenizer.decode(values)
+        size = self.tokenizer.batch_size(*(side * self.tokenizer.downsampling for side in values.shape[-2:]))
+        return torch.cat([self.tokenizer.decode_latents(part) for part in values.split(size)])
+
+    def class_numbers(self, classes: Classes) -> list[int]:
+        """Classes as numbers: by number, by name, or all of them in turn. Empty for a prior without classes."""
+        count = self.prior.grid.classes
+        if not count:
+            if classes is not None:
+                raise ArcvqError("this prior was trained without classes: leave them out")
+            return []
+        if classes is None:
+            return list(range(count))
+        given = [classes] if isinstance(classes, (int, str)) else list(classes)
+        if not given:
+            raise ArcvqError("expected at least one class, got none")
+        return [self._class_number(each) for each in given]
+
+    def _class_number(self, given: int | str) -> int:
+        names, count = self.class_names or [], self.prior.grid.classes
+        if isinstance(given, str) and given in names:
+            return names.index(given)
+        if isinstance(given, str) and given.isdecimal():
+            given = int(given)
+        if isinstance(given, str):
+            raise ArcvqError(f"unknown class {given!r}{did_you_mean(given, names)}")
+        if not 0 <= given < count:
+            raise ArcvqError(f"class {given} is out of range: there are classes 0 to {count - 1}")
+        return given
+
+    def _labels(self, numbers: list[int] | None) -> Tensor | None:
+        return None if numbers is None else torch.tensor(numbers, device=self.prior.device)
+
+    def _complete_tokens(
+        self,
+        known: Tensor,
+        classes: Classes,
+        seed: int,
+        progress: Callable[[int, int], None] | None,
+        options: Mapping[str, Any],
+        window_number: int = 0,
+    ) -> Tensor:
+        """Draw the tokens that are −1, given the others. Without `classes` the class is hidden."""
+        chosen = self.class_numbers(classes) if classes is not None else []
+        labels = [chosen[index % len(chosen)] for index in range(len(known))] if chosen else None
+        if labels is None and self.prior.grid.classes:
+            labels = [self.prior.null] * len(known)
+        with self._evaluating():
+            indices = [index + window_number * len(known) for index in range(len(known))]
+            noise = Noise(seed, indices, self.prior.device)
+            return self.prior.sample(
+                self._labels(labels), noise, make_options(options), batch=len(known), known=known, progress=progress
+            )
+
+    def _evaluating(self) -> Any:
+        """A context in which prior and tokenizer are in evaluation mode and keep no gradients."""
+        return _Evaluating(self)
+
+    @property
+    def device(self) -> torch.device:
+        return self.prior.device
+
+    # ---- files ----------------------------------------------------------------------------------------------------------
+
+    def save_pretrained(self, directory: str | Path, *, notes: Mapping[str, Any] | None = None) -> Path:
+        """Save the prior, the tokenizer (in the folder `tokenizer`) and a model card to a folder; replaces an older save."""
+        from arcvq.priors.saving import save
+
+        return save(self, Path(directory), notes or {})
+
+    @classmethod
+    def from_pretrained(cls, source: str | Path, *, device: str | torch.device = "cpu") -> Generator:
+        """Load a generator from a folder, a run, an embedded name (`tiny`), or a repository on the Hugging Face Hub."""
+        from arcvq.priors.saving import load
+
+        return load(source).to(device).eval()
+
+    def push_to_hub(self, repository: str, *, private: bool = False, notes: Mapping[str, Any] | None = None) -> str:
+        """Upload to the Hugging Face Hub (log in first: `hf auth login`); returns the repository's address."""
+        from arcvq.priors.saving import push
+
+        return push(self, repository, private, notes or {})
+
+
+class _Evaluating:
+    """Inside, a module is in evaluation mode and makes no gradients; afterwards it is as before."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module, self.no_grad = module, torch.no_grad()
+
+    def __enter__(self) -> None:
+        self.was_training = self.module.training
+        self.module.eval()
+        self.no_grad.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self.no_grad.__exit__(*error)
+        self.module.train(self.was_training)
+
+
+def make_options(options: Mapping[str, Any]) -> SamplingOptions:
+    """SamplingOptions from keyword arguments; None means: not given."""
+    known = SamplingOptions.__dataclass_fields__
+    for name in options:
+        if name not in known:
+            raise ArcvqError(f"unknown sampling option {name!r}{did_you_mean(name, known)}")
+    return SamplingOptions(**{name: value for name, value in options.items() if value is not None})
+
+
+def make_grid(tokenizer: Tokenizer, image_size: tuple[int, int], classes: int) -> Grid:
+    """What a prior over this tokenizer's tokens, or latents, of such images is over."""
+    tokenizer.quantizer.require_codebook()
+    tokenizer.check_size(*image_size)
+    height, width = (side // tokenizer.downsampling for side in image_size)
+    quantizer = tokenizer.quantizer
+    return Grid(
+        height=height,
+        width=width,
+        codebook_size=quantizer.config.codebook_size,
+        depth=quantizer.tokens_per_position,
+        latent_dim=quantizer.dim,
+        classes=classes,
+    )
+
+
+def check_fit(prior: Prior, tokenizer: Tokenizer) -> None:
+    """Raise unless the prior is over what this tokenizer makes."""
+    grid = prior.grid
+    side = tokenizer.downsampling
+    expected = make_grid(tokenizer, (grid.height * side, grid.width * side), grid.classes)
+    if expected != grid:
+        raise ArcvqError(
+            f"the prior is over {grid}, but this tokenizer makes {expected}: use the tokenizer it was trained on"
+        )

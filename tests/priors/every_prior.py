@@ -1,0 +1,47 @@
+"""A small configuration of every kind of prior, for tests of their common contract."""
+
+import torch
+from torch import Tensor
+
+from arcvq.nets import SmallConfig
+from arcvq.priors import PRIORS, Generator, GptConfig, Grid, Prior, PriorConfig
+from arcvq.quantizers import ArcVQConfig
+from arcvq.tokenizers import build_tokenizer
+
+SMALL: dict[str, PriorConfig] = {
+    "gpt": GptConfig(width=16, layers=2, heads=2, dropout=0.0),
+    "gpt annealed": GptConfig(width=16, layers=2, heads=2, dropout=0.0, order="annealed", total_steps=100),
+}
+GRID = Grid(height=3, width=4, codebook_size=11, latent_dim=8, classes=3)
+
+
+def kind_of(name: str) -> str:
+    return name.split()[0]
+
+
+def small_prior(name: str, grid: Grid = GRID, seed: int = 0) -> Prior:
+    """A prior whose weights are all random, so that its predictions differ; a fresh one may predict the same everywhere."""
+    torch.manual_seed(seed)
+    prior = PRIORS.build(SMALL[name], grid)
+    generator = torch.Generator().manual_seed(seed + 1)
+    with torch.no_grad():
+        for parameter in prior.parameters():
+            parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator))
+    return prior.eval()
+
+
+def some_values(prior: Prior, count: int, seed: int = 0) -> Tensor:
+    """Tokens, or latents, of so many images."""
+    generator, grid = torch.Generator().manual_seed(seed), prior.grid
+    if prior.models == "latents":
+        return torch.randn(count, grid.latent_dim, grid.height, grid.width, generator=generator)
+    return torch.randint(grid.codebook_size, (count, *grid.token_shape), generator=generator)
+
+
+def small_generator(name: str) -> Generator:
+    """A prior over an untrained tokenizer of 12 × 16 grey images with 3 × 4 tokens."""
+    torch.manual_seed(0)
+    tokenizer = build_tokenizer(
+        1, SmallConfig(width=16, residual_width=8, latent_dim=8), ArcVQConfig(codebook_size=11), image_size=(12, 16)
+    )
+    return Generator(small_prior(name), tokenizer.eval(), class_names=["cat", "dog", "red fox"])
