@@ -12,7 +12,7 @@ from arcvq import ArcvqError
 from arcvq.cli import main
 from arcvq.quantizers import QUANTIZERS
 from arcvq.systems import import_parts, parse_config, register
-from arcvq.systems.config import TASKS
+from arcvq.systems.parsing import TASKS
 
 QUANTIZER = """
 from dataclasses import dataclass

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from arcvq.cli.command import Commands, Handler, Parser
+from arcvq.cli.generate import add_sample
 from arcvq.cli.reduce import add_reduce
 from arcvq.cli.report import add_report
 from arcvq.cli.shards import add_shard
@@ -25,6 +26,7 @@ COMMANDS = (
     add_train,
     add_evaluate,
     add_report,
+    add_sample,
     add_reconstruct,
     add_shard,
     add_encode,

@@ -79,7 +79,7 @@ def add_train(commands: Commands) -> None:
 def train(arguments: argparse.Namespace) -> int:
     """Train into --out, or print what a training needs with --dry-run."""
     from arcvq.distributed import rank
-    from arcvq.systems import TokenizerConfig, load_config
+    from arcvq.systems import PriorRunConfig, TokenizerConfig, load_config
     from arcvq.systems import train as run
     from arcvq.training import RunFolder
 
@@ -100,9 +100,11 @@ def train(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"run": str(arguments.out), "was_finished": was_finished})
     else:
-        next_command = (
-            f"; measure it with: arcvq evaluate {arguments.out}" if isinstance(config, TokenizerConfig) else ""
-        )
+        next_command = ""
+        if isinstance(config, TokenizerConfig):
+            next_command = f"; measure it with: arcvq evaluate {arguments.out}"
+        elif isinstance(config, PriorRunConfig):
+            next_command = f"; make images with: arcvq sample {arguments.out} --out {arguments.out}/images"
         print(f"{arguments.out}: {'already ' if was_finished else ''}trained{next_command}")
     return 0
 
@@ -155,9 +157,10 @@ def add_evaluate(commands: Commands) -> None:
 
 def evaluate(arguments: argparse.Namespace) -> int:
     """Measure a run and print its metrics."""
+    from arcvq.progress import progress_bar
     from arcvq.storage import check_writable_file, write_json
     from arcvq.systems import measure
-    from arcvq.terminal import print_measured, progress_bar
+    from arcvq.terminal import print_measured
 
     if arguments.out:
         check_writable_file(arguments.out)

@@ -1,11 +1,13 @@
 """Systems: the named rows of the tables, the configuration of a run, and the presets that fix one."""
 
 from arcvq.systems.catalogue import SYSTEMS, System
-from arcvq.systems.config import DataConfig, RunConfig, TokenizerConfig, parse_config
+from arcvq.systems.config import DataConfig, RunConfig, TokenizerConfig
 from arcvq.systems.dry_run import DryRun, dry_run
 from arcvq.systems.measure import Measured, measure
+from arcvq.systems.parsing import parse_config
 from arcvq.systems.parts import import_parts, register
 from arcvq.systems.presets import load_config, preset_header, preset_names, preset_path, preset_title
+from arcvq.systems.prior_config import PriorRunConfig
 from arcvq.systems.train import make_trainer, read_run, train
 
 __all__ = [
@@ -13,6 +15,7 @@ __all__ = [
     "DataConfig",
     "DryRun",
     "Measured",
+    "PriorRunConfig",
     "RunConfig",
     "System",
     "TokenizerConfig",

@@ -166,4 +166,10 @@ SYSTEMS: dict[str, System] = {
         "Zhu et al., Scaling the Codebook Size of VQGAN to 100,000 with a Utilization Rate of 99%, NeurIPS 2024",
         {**PHOTOS, "quantizer": {"kind": "projected", "features": "vgg16"}},
     ),
+    "gpt": System(
+        "a prior: a transformer that predicts a tokenizer's tokens one after another",
+        "Esser et al., Taming Transformers for High-Resolution Image Synthesis, CVPR 2021. The annealed order: Yu et al., Randomized "
+        "Autoregressive Visual Generation, arXiv 2411.00776",
+        {"task": "prior", "prior": {"kind": "gpt"}},
+    ),
 }

@@ -13,7 +13,8 @@ from arcvq.errors import ArcvqError
 from arcvq.nets import AUTOENCODERS, DISCRIMINATORS
 from arcvq.objectives import OBJECTIVES
 from arcvq.quantizers import QUANTIZERS
-from arcvq.systems.config import TASKS, RunConfig
+from arcvq.systems.config import RunConfig
+from arcvq.systems.parsing import TASKS
 
 REGISTRIES: dict[str, Any] = {
     "autoencoder": AUTOENCODERS,

@@ -11,7 +11,8 @@ from typing import Any
 
 from arcvq.config import did_you_mean, override, read_yaml
 from arcvq.errors import ArcvqError
-from arcvq.systems.config import RunConfig, TokenizerConfig, config_class, parse_config, with_defaults
+from arcvq.systems.config import RunConfig, TokenizerConfig
+from arcvq.systems.parsing import config_class, parse_config, with_defaults
 
 
 def preset_folder() -> Path:

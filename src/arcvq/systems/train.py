@@ -8,7 +8,8 @@ import torch
 
 from arcvq.config import to_dict
 from arcvq.errors import ArcvqError
-from arcvq.systems.config import RunConfig, parse_config
+from arcvq.systems.config import RunConfig
+from arcvq.systems.parsing import parse_config
 from arcvq.training import RunFolder, Trainer
 from arcvq.training.launch import make_accelerator
 

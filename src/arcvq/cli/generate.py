@@ -1,0 +1,97 @@
+"""The command sample."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from arcvq.cli.command import Commands, add_import_option, positive_int, print_json
+from arcvq.errors import ArcvqError
+
+
+def add_sample(commands: Commands) -> None:
+    """Add the command `arcvq sample`."""
+    sub = commands.add(
+        "sample",
+        sample,
+        "make images with a prior, complete an image, or continue it",
+        "  arcvq sample tiny --n 16 --class sneaker --out sampled\n"
+        "  arcvq sample runs/prior --image photo.png --mask mask.png --out completed",
+    )
+    sub.add_argument(
+        "run", metavar="RUN", help="a run that trained a prior, a saved generator, or the embedded one (tiny)"
+    )
+    sub.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the PNGs")
+    sub.add_argument("--n", type=positive_int, default=64, metavar="N", help="how many images (default: 64)")
+    sub.add_argument(
+        "--class",
+        dest="classes",
+        nargs="+",
+        metavar="CLASS",
+        help="names or numbers of classes, taken in turn (default: all in turn)",
+    )
+    sub.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="image i of a seed is the same whatever --n is (default: 0)"
+    )
+    sub.add_argument(
+        "--guidance", type=float, metavar="W", help="how strongly the class is followed (default: 1, no guidance)"
+    )
+    sub.add_argument("--temperature", type=float, metavar="T", help="below 1: likelier tokens (default: 1)")
+    sub.add_argument("--top-k", type=positive_int, metavar="K", help="only the K likeliest tokens")
+    sub.add_argument(
+        "--top-p", type=float, metavar="P", help="only the likeliest tokens that together have probability P"
+    )
+    sub.add_argument("--steps", type=positive_int, metavar="N", help="sampling steps of maskgit and ldm")
+    sub.add_argument("--order", choices=("confidence", "halton"), help="in which maskgit fills in tokens")
+    sub.add_argument("--eta", type=float, metavar="ETA", help="noise on the way in ldm: 0 none (DDIM), 1 as in DDPM")
+    sub.add_argument(
+        "--chunk", type=positive_int, metavar="N", help="images made together; changes their last bits (default: 64)"
+    )
+    sub.add_argument(
+        "--image", type=Path, metavar="FILE", help="an image to complete (--mask) or to continue (--extend)"
+    )
+    sub.add_argument(
+        "--mask", type=Path, metavar="FILE", help="an image that is white where --image is to be filled in"
+    )
+    sub.add_argument("--extend", type=positive_int, metavar="ROWS", help="rows of tokens to add below --image")
+    sub.add_argument("--device", metavar="NAME", help="default: cuda if there is one, else cpu")
+    sub.add_argument("--json", action="store_true", help="print as JSON")
+    add_import_option(sub)
+
+
+def sample(arguments: argparse.Namespace) -> int:
+    """Write generated, completed or continued images as PNGs."""
+    from arcvq.priors import Generator
+    from arcvq.priors.files import complete_file, sample_files
+    from arcvq.progress import progress_bar
+    from arcvq.tokenizers.inference import choose_device
+
+    if arguments.image is None and (arguments.mask is not None or arguments.extend is not None):
+        raise ArcvqError("--mask and --extend are for an image: name it with --image")
+    generator = Generator.from_pretrained(arguments.run, device=choose_device(arguments.device))
+    with progress_bar("sampling") as progress:
+        about: dict[str, Any] = {
+            "classes": arguments.classes,
+            "seed": arguments.seed,
+            "progress": lambda done, total: progress("steps", done, total),
+            **_sampling_options(arguments),
+        }
+        if arguments.image is not None:
+            path = complete_file(generator, arguments.image, arguments.mask, arguments.extend, arguments.out, **about)
+            print_json({"file": str(path)}) if arguments.json else print(path)
+            return 0
+        if arguments.chunk is not None:
+            about["chunk"] = arguments.chunk
+        written = sample_files(generator, arguments.out, arguments.n, **about)
+    if arguments.json:
+        print_json({"grid": str(written.grid), "files": [str(path) for path in written.files]})
+    else:
+        print(f"{written.grid}: the first images; all {len(written.files)} are in {arguments.out}")
+    return 0
+
+
+def _sampling_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The sampling options that were given."""
+    names = ("guidance", "temperature", "top_k", "top_p", "steps", "order", "eta")
+    return {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}

@@ -1,0 +1,123 @@
+"""The configuration of a run that trains a prior over a finished tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import torch
+
+from arcvq.config import Choice
+from arcvq.data import Images, load_sources
+from arcvq.data.source import Source
+from arcvq.data.value_source import ValueSource
+from arcvq.errors import ArcvqError
+from arcvq.priors import PRIORS, GptConfig, Prior, PriorConfig, make_grid
+from arcvq.progress import progress_bar
+from arcvq.systems.config import RunConfig, with_facts
+from arcvq.tasks.prior import PriorTask
+from arcvq.tokenizers import EMBEDDED, Tokenizer
+from arcvq.tokenizers.value_cache import Variants, cached_values
+
+
+@dataclass(kw_only=True)
+class PriorRunConfig(RunConfig):
+    """A run that trains a prior. Every image is encoded once, before the training, in all its variants.
+
+    tokenizer    the run, or the saved tokenizer, whose tokens or latents the prior is over
+    prior        the kind of prior and its settings
+    crops        how many random crops of each image are encoded, with data.crop
+    conditional  learn the images' classes, where there are any
+    """
+
+    task: str = "prior"
+    tokenizer: str | None = None
+    prior: Annotated[PriorConfig, Choice(PRIORS, "gpt")] = field(default_factory=GptConfig)
+    crops: int = 1
+    conditional: bool = True
+
+    def __post_init__(self) -> None:
+        if self.crops < 1 or (self.crops > 1 and self.data.crop is None):
+            raise ArcvqError(f"crops must be at least 1, and above 1 needs data.crop, got {self.crops}")
+        if self.tokenizer is not None and self.tokenizer not in EMBEDDED and Path(self.tokenizer).expanduser().exists():
+            # Absolute, so that the run goes on from anywhere.
+            self.tokenizer = str(Path(self.tokenizer).expanduser().absolute())
+
+    def load_tokenizer(self, device: str | torch.device = "cpu") -> Tokenizer:
+        """The tokenizer, on this device."""
+        if self.tokenizer is None:
+            raise ArcvqError("a prior is trained on a finished tokenizer: name its run with --tokenizer RUN")
+        return Tokenizer.from_pretrained(self.tokenizer, device=device)
+
+    def load(self) -> tuple[ValueSource, ValueSource]:
+        """The tokens, or latents, of the training images and of the evaluation images."""
+        on_gpu = self.training.device == "auto" and torch.cuda.is_available()
+        tokenizer = self.load_tokenizer("cuda" if on_gpu else "cpu")
+        tokenizer.quantizer.require_codebook()
+        size = self.data.image_size
+        if size is None and self.data.crop is None and tokenizer.image_size is not None:
+            height, width = tokenizer.image_size
+            size = height if height == width else None
+        train, evaluation = load_sources(
+            self.data.name,
+            batch_size=self.data.batch_size,
+            root=Path(self.data.root) if self.data.root else None,
+            image_size=size,
+            limit=self.data.limit,
+            holdout=self.data.holdout,
+            evaluation_images=self.training.evaluation_images,
+            augmentation=self.data.augmentation(),
+            holdout_every=self.data.holdout_every,
+            on_error=self.data.on_error,
+        )
+        if train.channels != tokenizer.channels:
+            raise ArcvqError(
+                f"{self.data.name} has {train.channels} channels but the tokenizer takes {tokenizer.channels}"
+            )
+        tokenizer.check_size(*train.image_size)
+        variants = Variants(self.data.flip, self.data.crop, self.crops)
+        return (
+            self._encode(tokenizer, train.images, variants, train.name),
+            self._encode(tokenizer, evaluation.images, Variants(), evaluation.name),
+        )
+
+    def _encode(self, tokenizer: Tokenizer, images: Images, variants: Variants, name: str) -> ValueSource:
+        """The source of these images' tokens, or latents."""
+        with progress_bar("encoding") as progress:
+            values = cached_values(
+                tokenizer, images, self._prior_class.models, variants, lambda done, all: progress("images", done, all)
+            )
+        labels = images.labels if self.conditional else None
+        return ValueSource(values, labels, self.data.batch_size, name, images.class_names)
+
+    @property
+    def _prior_class(self) -> type[Prior]:
+        return PRIORS[PRIORS.kind_of(self.prior)]
+
+    def build(self, source: Source) -> PriorTask:
+        """The prior and its task, untrained."""
+        assert isinstance(source, ValueSource)
+        tokenizer = self.load_tokenizer()
+        height, width = (side * tokenizer.downsampling for side in self._positions(source))
+        grid = make_grid(tokenizer, (height, width), source.classes)
+        total = sum(self.training.stage_steps(source.batches_per_epoch))
+        prior = PRIORS.build(with_facts(self.prior, {"total_steps": total}), grid)
+        return PriorTask(
+            prior,
+            tokenizer,
+            class_names=_names(source.class_names, source.classes),
+            system=self.system,
+            seed=self.training.seed,
+        )
+
+    def _positions(self, source: ValueSource) -> tuple[int, int]:
+        """Rows and columns of the values."""
+        shape = source.values.shape[2:]
+        return (shape[0], shape[1]) if self._prior_class.models == "tokens" else (shape[1], shape[2])
+
+
+def _names(names: Sequence[str] | None, classes: int) -> list[str] | None:
+    """The class names, if there is one for each class."""
+    return list(names) if names is not None and len(names) == classes else None

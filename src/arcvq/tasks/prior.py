@@ -1,0 +1,103 @@
+"""Train a prior over the tokens, or latents, of a finished tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from arcvq import distributed
+from arcvq.data.source import Batch, Source
+from arcvq.data.value_source import ValueSource
+from arcvq.errors import ArcvqError
+from arcvq.priors import Generator, Noise, Prior
+from arcvq.tasks.task import StepOutput, Task, sum_of_terms
+from arcvq.tokenizers import Tokenizer
+
+# Images that give a prior what it must know of the values before training.
+INIT_IMAGES = 2048
+EVALUATION_CHUNK = 64
+
+
+class PriorTask(Task):
+    """One network, `prior`. The tokenizer is only saved beside it: its tokens come with the source."""
+
+    def __init__(
+        self,
+        prior: Prior,
+        tokenizer: Tokenizer,
+        *,
+        class_names: Sequence[str] | None = None,
+        system: str | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__({"prior": prior})
+        self.tokenizer, self.system, self.seed = tokenizer.cpu(), system, seed
+        self.class_names = None if class_names is None else list(class_names)
+        self.headline, self.selection = (prior.metric,), prior.metric
+
+    @property
+    def prior(self) -> Prior:
+        """The prior that learns, or its average during an evaluation."""
+        prior = self.networks["prior"]
+        assert isinstance(prior, Prior)
+        return prior
+
+    def prepare(self, source: Source) -> None:
+        values = values_of(source)
+        chosen = torch.randperm(values.length, generator=torch.Generator().manual_seed(self.seed))[:INIT_IMAGES]
+        self.prior.init_from_values(values.gather(chosen.to(values.values.device))["values"].to(self.prior.device))
+
+    def loss(
+        self, name: str, network: nn.Module, batch: Batch, shared: Mapping[str, Any], phase: Hashable
+    ) -> StepOutput:
+        weight = distributed.batch_weight(batch["values"])
+        terms = network(batch["values"], batch.get("label"))
+        return sum_of_terms({key: weight * term for key, term in terms.items()})
+
+    def after_step(self, name: str, updates: Sequence[Any], phase: Hashable) -> None:
+        self.prior.after_step()
+
+    def evaluate(self, source: Source, folder: Path | None, step: int) -> dict[str, Any]:
+        """The prior's metric, e.g. bits per token, on the values of the evaluation images."""
+        prior, values = self.prior, values_of(source)
+        was_training = prior.training
+        prior.eval()
+        found = []
+        try:
+            for index in torch.arange(values.length).split(EVALUATION_CHUNK):
+                batch = values.gather(index.to(values.values.device))
+                noise = Noise(self.seed, index.tolist(), prior.device)
+                found.append(prior.evaluate(batch["values"], batch.get("label"), noise).double())
+        finally:
+            prior.train(was_training)
+        return {prior.metric: torch.cat(found).mean().item()}
+
+    def init_from(self, source: str) -> None:
+        """Load the weights of the prior of a run or a saved generator. Step counts stay at 0."""
+        own, given = self.prior.state_dict(), Generator.from_pretrained(source).prior.state_dict()
+        if {name: each.shape for name, each in own.items()} != {name: each.shape for name, each in given.items()}:
+            raise ArcvqError(f"training.init_from: the prior in {source} does not fit this configuration")
+        self.prior.load_state_dict(given | {name: own[name] for name in own if name == "step"})
+
+    def save(self, folder: Path, notes: dict[str, Any]) -> None:
+        """Save prior and tokenizer for `Generator.from_pretrained`; `notes` are for the model card."""
+        generator = Generator(self.prior, self.tokenizer, class_names=self.class_names, system=self.system)
+        generator.save_pretrained(folder, notes=notes)
+
+    def facts(self, source: Source) -> dict[str, str]:
+        grid = self.prior.grid
+        shape = "×".join(map(str, grid.token_shape))
+        return {"tokens": f"{shape} of {grid.codebook_size} codes", "classes": str(grid.classes or "none")}
+
+
+def values_of(source: Source) -> ValueSource:
+    """The source, if it is one of tokens or latents; an error for any other."""
+    if not isinstance(source, ValueSource):
+        raise ArcvqError(
+            f"{source.name}: a prior is trained on tokens or latents, and this source holds something else"
+        )
+    return source
