@@ -126,7 +126,7 @@ def test_wrong_yaml_is_named_with_reason(
         ),
         (["tiny", "--codes", "8", "--out", "taken"], "taken: exists: give a new folder"),
         (["nowhere", "--codes", "8", "--out", "smaller"], "nowhere: no such run or model"),
-        (["taken", "--codes", "8", "--out", "smaller"], "taken: holds no tokenizer"),
+        (["taken", "--codes", "8", "--out", "smaller"], "taken: holds no model"),
     ],
 )
 def test_reduce_refuses_wrong_tokenizer_number_or_folder(
@@ -173,7 +173,7 @@ def test_missing_or_wrong_model_is_named(
     }
     missing = tmp_path / "nowhere"
     assert f"{missing}: no such run or model" in refused(command, missing, *rest[command])
-    assert "holds no tokenizer" in refused(command, images, *rest[command])
+    assert "holds no model" in refused(command, images, *rest[command])
     assert "is a file" in refused(command, tokens, *rest[command])
     assert "could not be downloaded from the Hub" in refused(command, "someone/nothing", *rest[command])
 

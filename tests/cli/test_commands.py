@@ -20,6 +20,7 @@ COMMANDS = (
     "train",
     "evaluate",
     "report",
+    "sample",
     "reconstruct",
     "shard",
     "encode",

@@ -161,4 +161,4 @@ def test_run_of_another_task_is_trained_and_not_measured(
     assert main(["evaluate", run]) == 2
     assert "run of the task line, and evaluate measures tokenizers" in capfd.readouterr().err
     assert main(["encode", run, run, "--out", str(tmp_path / "tokens.npz")]) == 2
-    assert "holds no tokenizer" in capfd.readouterr().err
+    assert "holds no model" in capfd.readouterr().err

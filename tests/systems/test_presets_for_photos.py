@@ -13,7 +13,9 @@ from arcvq.quantizers import Arc, Ball
 from arcvq.systems import SYSTEMS, TokenizerConfig, load_config, preset_header, preset_names, train
 
 FOLDERS = ("faces", "ffhq", "imagenet", "photos", "photos-128")
-PRESETS = [name for name in preset_names() if name.split("/")[0] in FOLDERS]
+PRESETS = [
+    name for name in preset_names() if name.split("/")[0] in FOLDERS and isinstance(load_config(name), TokenizerConfig)
+]
 TRAINED = [name for name in PRESETS if name.startswith("photos-128/")]
 # The latents' sides at 256² and the bits of an image's tokens, as in the published tables.
 PRINTED = {

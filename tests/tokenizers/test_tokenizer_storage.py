@@ -178,9 +178,9 @@ def test_embedded_tokenizer_loads_by_name(name: str, sample_pixels: Tensor) -> N
 
 
 def test_missing_tokenizer_error_names_alternatives(tmp_path: Path) -> None:
-    assert "an embedded tokenizer (tiny) or a Hub id" in error_of("nowhere")
+    assert "an embedded model (tiny) or a Hub id" in error_of("nowhere")
     assert error_of(tmp_path / "nowhere").startswith(f"{tmp_path / 'nowhere'}: no such run or model")
-    assert error_of(tmp_path).startswith(f"{tmp_path}: holds no tokenizer")
+    assert error_of(tmp_path).startswith(f"{tmp_path}: holds no model")
     (tmp_path / "config.yaml").touch()
     (tmp_path / "checkpoints").mkdir()
     assert error_of(tmp_path).startswith(f"{tmp_path}: training has not finished")
@@ -327,7 +327,7 @@ def test_hub_repository_loads(saved: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
     assert Tokenizer.from_pretrained("someone/tokenizer").system == "arcvq-vae"
-    assert asked == [("someone/tokenizer", ["config.json", "model.safetensors"])]
+    assert asked == [("someone/tokenizer", ["config.json", "model.safetensors", "tokenizer/*"])]
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,10 @@ from safetensors.torch import load_file
 
 from arcvq.systems import SYSTEMS, preset_names
 
-# The systems with a preset for the sample; those for large images are trained in tests/systems.
-SAMPLE_SYSTEMS = sorted(name for name in SYSTEMS if f"sample/{name}" in preset_names())
+# The tokenizers with a preset for the sample. Those for large images are trained in tests/systems, priors in tests/priors.
+SAMPLE_SYSTEMS = sorted(
+    name for name, system in SYSTEMS.items() if f"sample/{name}" in preset_names() and system.task != "prior"
+)
 
 # The fields of metrics.jsonl that a clock writes.
 TIMING = ("samples_per_second", "seconds")

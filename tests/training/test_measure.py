@@ -143,5 +143,5 @@ def test_progress_is_reported(run: Path) -> None:
 def test_unfinished_run_is_refused(tmp_path: Path, trained_run: Path) -> None:
     (tmp_path / "run").mkdir()
     shutil.copy(trained_run / "config.yaml", tmp_path / "run")
-    with pytest.raises(ArcvqError, match="holds no tokenizer"):
+    with pytest.raises(ArcvqError, match="holds no model"):
         measure(tmp_path / "run")

@@ -48,7 +48,8 @@ def test_config_yaml_has_every_setting_and_parses_back_to_the_same_configuration
 
 @pytest.mark.parametrize("name", sorted(SYSTEMS))
 def test_configuration_of_every_system_is_read_back_as_written(name: str, tmp_path: Path) -> None:
-    config = parse_config({"system": name, "training": {"stages": [{"train": ["autoencoder.encoder"], "steps": 2}]}})
+    stage = {"train": ["encoder"], "steps": 2}
+    config = parse_config({"system": name, "training": {"stages": [stage]}})
     RunFolder(tmp_path / "run").open(to_dict(config))
     assert read_run(RunFolder(tmp_path / "run")) == config
 

@@ -20,6 +20,11 @@ class System:
     defaults: Mapping[str, Any]
     kinds: tuple[str, ...] = ()
 
+    @property
+    def task(self) -> str:
+        """The task that trains it."""
+        return str(self.defaults.get("task", "tokenizer"))
+
 
 VQ_VAE = "van den Oord et al., Neural Discrete Representation Learning, NeurIPS 2017"
 VIT_VQGAN = "Yu et al., Vector-quantized Image Modeling with Improved VQGAN, ICLR 2022"

@@ -1,0 +1,124 @@
+"""Batches of tokens in several variants, and the cache of what a tokenizer makes of a set."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from arcvq import ArcvqError, Tokenizer
+from arcvq.data import InMemoryImages, to_unit
+from arcvq.data.value_source import ValueSource
+from arcvq.tokenizers import value_cache
+from arcvq.tokenizers.value_cache import Variants, cached_values, encode_all
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.from_pretrained("tiny")
+
+
+@pytest.fixture
+def images() -> InMemoryImages:
+    torch.manual_seed(0)
+    return InMemoryImages("noise", torch.randint(256, (10, 1, 32, 40), dtype=torch.uint8), torch.arange(10) % 4)
+
+
+def source(variants: int = 3) -> ValueSource:
+    values = torch.arange(variants * 7).reshape(variants, 7, 1, 1).expand(variants, 7, 2, 2).to(torch.int16)
+    return ValueSource(values, torch.arange(7) % 3, batch_size=4, name="tokens")
+
+
+def test_every_image_comes_once_an_epoch_in_a_variant_drawn_from_seed_epoch_and_index() -> None:
+    values = source()
+    drawn = values.batches(seed=1)
+    epochs = [[next(drawn) for _ in range(2)] for _ in range(6)]
+    for epoch in epochs:
+        assert torch.cat([batch["index"] for batch in epoch]).sort().values.tolist() == list(range(7))
+    variants = torch.cat([torch.cat([batch["variant"] for batch in epoch]) for epoch in epochs])
+    assert set(variants.tolist()) == {0, 1, 2}
+    again = next(values.batches(seed=1, first=5))
+    assert all(torch.equal(again[key], epochs[2][1][key]) for key in again)
+    assert not torch.equal(next(values.batches(seed=2))["index"], epochs[0][0]["index"])
+
+
+def test_fetch_gives_the_values_of_index_and_variant_with_their_labels() -> None:
+    batch = source().fetch({"index": torch.tensor([6, 2]), "variant": torch.tensor([0, 2])})
+    assert batch["values"].dtype == torch.int64
+    assert batch["values"][:, 0, 0].tolist() == [6, 16]
+    assert batch["label"].tolist() == [0, 2]
+
+
+def test_processes_share_a_batch() -> None:
+    parts = [next(source().batches(seed=0, rank=rank, world=2)) for rank in range(2)]
+    whole = next(source().batches(seed=0))
+    assert all(torch.equal(torch.cat([part[key] for part in parts]), whole[key]) for key in whole)
+
+
+@pytest.mark.parametrize("shape", [(3, 0, 2, 2), (7,)])
+def test_source_without_images_is_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ArcvqError, match="expected values"):
+        ValueSource(torch.zeros(shape), None, 4, "nothing")
+
+
+def test_variants_are_the_images_mirrored_and_cropped(tokenizer: Tokenizer, images: InMemoryImages) -> None:
+    whole = encode_all(tokenizer, images, "tokens", Variants(flip=True))
+    unit = to_unit(images.pixels)
+    assert whole.dtype == torch.int16
+    assert torch.equal(whole[0].long(), tokenizer.encode(unit))
+    assert torch.equal(whole[1].long(), tokenizer.encode(unit.flip(-1)))
+    crops = encode_all(tokenizer, images, "tokens", Variants(flip=True, crop=28, crops=2))
+    assert crops.shape == (4, 10, 7, 7)
+    assert len(crops.flatten(1).unique(dim=0)) == 4
+    positions = {
+        (top, left)
+        for top in range(5)
+        for left in range(13)
+        if torch.equal(crops[0, 3].long(), tokenizer.encode(unit[3:4, :, top : top + 28, left : left + 28])[0])
+    }
+    assert len(positions) == 1
+
+
+def test_latents_are_those_before_quantization(tokenizer: Tokenizer, images: InMemoryImages) -> None:
+    latents = encode_all(tokenizer, images, "latents", Variants())
+    assert latents.dtype == torch.float16
+    with torch.no_grad():
+        expected = tokenizer.latents(to_unit(images.pixels))
+    torch.testing.assert_close(latents[0].float(), expected, rtol=1e-3, atol=1e-3)
+
+
+def test_second_call_reads_the_cache(
+    tokenizer: Tokenizer, images: InMemoryImages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ARCVQ_CACHE", str(tmp_path))
+    values = cached_values(tokenizer, images, "tokens")
+    (file,) = (tmp_path / "tokens").iterdir()
+    with monkeypatch.context() as patched:
+        patched.setattr(value_cache, "encode_all", lambda *_: pytest.fail("encoded again"))
+        assert torch.equal(cached_values(tokenizer, images, "tokens"), values)
+    file.write_bytes(file.read_bytes()[:100])  # a damaged cache is written anew
+    assert torch.equal(cached_values(tokenizer, images, "tokens"), values)
+    assert torch.equal(cached_values(tokenizer, images, "tokens"), values)
+
+
+def test_cache_depends_on_tokenizer_images_variants_and_kind(
+    tokenizer: Tokenizer, images: InMemoryImages, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ARCVQ_CACHE", str(tmp_path))
+    other = Tokenizer.from_pretrained("tiny")
+    with torch.no_grad():
+        other.quantizer.codebook[0, 0] += 1e-3
+    fewer = InMemoryImages("noise", images.pixels[:9])
+    files = {
+        value_cache.cache_file(tokenizer, images, "tokens", Variants()),
+        value_cache.cache_file(other, images, "tokens", Variants()),
+        value_cache.cache_file(tokenizer, fewer, "tokens", Variants()),
+        value_cache.cache_file(tokenizer, images, "tokens", Variants(flip=True)),
+        value_cache.cache_file(tokenizer, images, "tokens", Variants(crop=28)),
+        value_cache.cache_file(tokenizer, images, "latents", Variants()),
+    }
+    assert len(files) == 6
+
+
+def test_crop_larger_than_the_images_is_refused(tokenizer: Tokenizer, images: InMemoryImages) -> None:
+    with pytest.raises(ArcvqError, match=r"data\.crop is 33"):
+        cached_values(tokenizer, images, "tokens", Variants(crop=33))
