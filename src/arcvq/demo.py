@@ -1,4 +1,4 @@
-"""The demo: trains two systems on the embedded sample, measures them and writes a report."""
+"""The demo: trains two systems on the embedded sample, measures them, makes images with a prior, and writes a report."""
 
 from __future__ import annotations
 
@@ -7,11 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
+from arcvq.data import to_uint8
+from arcvq.priors import Generator
+from arcvq.priors.files import image_grid
 from arcvq.report import make_report
 from arcvq.systems import load_config, measure, train
 from arcvq.terminal import print_comparison
 
 SYSTEMS = ("vq-vae", "arcvq-vae")
+# The prior, and the tokenizer that it is trained on.
+PRIOR, TOKENIZER = "gpt", "arcvq-vae"
+GENERATED_ROWS = 6
 # Without LPIPS and FID, whose networks take longer than the two trainings.
 METRICS = ("l1", "psnr", "ssim", "usage", "perplexity", "tokens_per_image", "bits_per_image", "coverage", "geometry")
 
@@ -36,7 +44,10 @@ class Demo:
 
 
 def run_demo(out: Path, *, steps: int = 400, quiet: bool = False) -> Demo:
-    """Train, evaluate and compare two systems. Finished runs in `out` are reused, unfinished ones continue."""
+    """Train, evaluate and compare two systems, and train a prior on the tokens of one.
+
+    Finished runs in `out` are reused, unfinished ones continue.
+    """
     began = time.perf_counter()
     rows, missing = {}, set()
     for name in SYSTEMS:
@@ -44,6 +55,8 @@ def run_demo(out: Path, *, steps: int = 400, quiet: bool = False) -> Demo:
         (evaluation,) = measure(out / name, ["exact"], metrics=METRICS, record=True).evaluations
         rows[name] = evaluation.metrics
         missing |= {f"{metric}: {why}" for metric, why in evaluation.missing.items()}
+    settings = ["--tokenizer", str(out / TOKENIZER), "--training.steps", str(steps)]
+    train(load_config(f"sample/{PRIOR}", settings), out / PRIOR, quiet=quiet)
     report = make_report(
         [out / name for name in SYSTEMS],
         out / "report",
@@ -51,5 +64,18 @@ def run_demo(out: Path, *, steps: int = 400, quiet: bool = False) -> Demo:
         notes=[
             f"Both systems were trained on the same {steps} batches of 128 images of the embedded sample (Fashion-MNIST)."
         ],
+        generated=_generated_images(out / PRIOR, steps),
     )
     return Demo(rows, sorted(missing), report.page, time.perf_counter() - began)
+
+
+def _generated_images(run: Path, steps: int) -> tuple[Tensor, str]:
+    """A picture of generated images, a column for each class, and its caption."""
+    generator = Generator.from_pretrained(run)
+    names = generator.class_names or []
+    images = to_uint8(generator(GENERATED_ROWS * len(names), seed=0))
+    caption = (
+        f"Images made by a transformer that was trained for {steps} steps on the tokens of {TOKENIZER}. "
+        f"One column for each class: {', '.join(names)}."
+    )
+    return image_grid(images, columns=len(names)), caption

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from arcvq.analysis import RunHistory, diagnose, write_report
 from arcvq.data import Images, load_images, to_uint8, to_unit
@@ -44,8 +45,18 @@ class Report:
         }
 
 
-def make_report(folders: Sequence[str | Path], out: Path, *, title: str = "", notes: Sequence[str] = ()) -> Report:
-    """Write `out/index.html` for runs of one data set. Notes on the page say what is missing and why."""
+def make_report(
+    folders: Sequence[str | Path],
+    out: Path,
+    *,
+    title: str = "",
+    notes: Sequence[str] = (),
+    generated: tuple[Tensor, str] | None = None,
+) -> Report:
+    """Write `out/index.html` for runs of one data set. Notes on the page say what is missing and why.
+
+    `generated`: a picture of generated images, uint8 (C, H, W), and its caption.
+    """
     runs = _load_histories(folders)
     configs = {run.name: _tokenizer_config(run) for run in runs}
     data = _common_data(configs)
@@ -63,7 +74,15 @@ def make_report(folders: Sequence[str | Path], out: Path, *, title: str = "", no
     except ArcvqError as error:
         notes.append(f"Some reconstructions are missing: {error}.")
     title = title or f"{' and '.join(run.name for run in runs)} on {data}"
-    page = write_report(runs, out, title=title, originals=originals, reconstructions=reconstructions, notes=notes)
+    page = write_report(
+        runs,
+        out,
+        title=title,
+        originals=originals,
+        reconstructions=reconstructions,
+        notes=notes,
+        generated=generated,
+    )
     return Report(page, runs)
 
 

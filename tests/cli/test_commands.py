@@ -253,7 +253,9 @@ def test_demo_trains_and_writes_report(arcvq: Arcvq, tmp_path: Path, monkeypatch
     page = Path(summary["report"]).read_text()
     assert "<html" in page
     assert "arcvq-vae" in page
-    for name in summary["metrics"]:
+    assert "Generated images" in page
+    assert "sneaker" in page
+    for name in [*summary["metrics"], "gpt"]:
         record = json.loads((tmp_path / "demo" / name / "training.json").read_text())
         assert record["steps"] == 6
 

@@ -39,7 +39,8 @@ def test_sampled_values_have_the_shape_and_range_of_the_grid(name: str) -> None:
     assert values.shape == some_values(prior, 4).shape
     if prior.models == "tokens":
         assert values.dtype == torch.int64
-        assert values.min() >= 0 and values.max() < GRID.codebook_size
+        assert values.min() >= 0
+        assert values.max() < GRID.codebook_size
     else:
         assert values.isfinite().all()
 
@@ -69,7 +70,8 @@ def test_evaluation_changes_nothing_and_depends_on_no_other_image(name: str) -> 
     whole = prior.evaluate(values, LABELS, Noise(0, range(4)))
     part = prior.evaluate(values[2:], LABELS[2:], Noise(0, [2, 3]))
     torch.testing.assert_close(part, whole[2:], rtol=1e-4, atol=1e-4)
-    assert whole.shape == (4,) and whole.isfinite().all()
+    assert whole.shape == (4,)
+    assert whole.isfinite().all()
     assert all(torch.equal(each, before[key]) for key, each in prior.state_dict().items())
 
 
@@ -152,7 +154,8 @@ def test_temperature_of_0_takes_the_likeliest_token_each_time(name: str) -> None
 def test_saved_generator_makes_the_same_images_when_loaded(name: str, tmp_path: Path) -> None:
     generator = small_generator(name)
     images = generator(3, seed=1, chunk=2)
-    assert images.shape == (3, 1, 12, 16) and images.abs().max() <= 1
+    assert images.shape == (3, 1, 12, 16)
+    assert images.abs().max() <= 1
     loaded = Generator.from_pretrained(generator.save_pretrained(tmp_path / "model"))
     assert loaded.class_names == ["cat", "dog", "red fox"]
     assert torch.equal(loaded(3, seed=1, chunk=2), images)

@@ -5,12 +5,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
 
+from torch import Tensor
+
 from arcvq.analysis.comparison import Cell, Group, Row
 from arcvq.analysis.diagnosis import Finding
 from arcvq.analysis.figures.code_grid import GRID_LIMIT, render_code_grid
 from arcvq.analysis.figures.style import render_png, run_colour, stack_panels
 from arcvq.analysis.history import RunHistory
 from arcvq.analysis.illustrations import Illustration
+from arcvq.data.files import encode_png
 from arcvq.metrics import metric_label
 
 NO_FINDING = '<p class="healthy">No symptom found.</p>'
@@ -187,6 +190,13 @@ def figure_section(illustration: Illustration) -> Section:
         f"<figcaption>{escape(illustration.caption)}</figcaption></figure>"
     )
     return illustration.anchor, illustration.title, content
+
+
+def generated_section(pixels: Tensor, caption: str) -> Section:
+    """A section with a picture of generated images, uint8 (1 or 3, H, W)."""
+    image = f'<img class="generated" src="{data_uri(encode_png(pixels))}" alt="A grid of generated images.">'
+    content = f"<figure>{image}<figcaption>{escape(caption)}</figcaption></figure>"
+    return "generated", "Generated images", content
 
 
 def data_uri(png: bytes) -> str:

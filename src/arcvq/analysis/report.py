@@ -23,11 +23,13 @@ def write_report(
     originals: Tensor | None = None,
     reconstructions: Mapping[str, Tensor] | None = None,
     notes: Sequence[str] = (),
+    generated: tuple[Tensor, str] | None = None,
 ) -> Path:
     """Write `out/index.html`, which needs no other file, and return its path.
 
     `originals` and the `reconstructions` by name of the run are uint8 images (B, 1 or 3, H, W). Runs without reconstructions
-    get no row of images, and without originals there are none.
+    get no row of images, and without originals there are none. `generated`: a picture of generated images, uint8 (1 or 3, H, W), and
+    its caption.
     """
     _check_arguments(runs, originals, reconstructions or {})
     # Runs with a codebook first: a run then has the same colour in all figures.
@@ -37,6 +39,8 @@ def write_report(
     if originals is not None and ordered:
         positions = {run.name: position for position, run in enumerate(runs)}
         sections.append(page.figure_section(illustrations.reconstructions_illustration(originals, ordered, positions)))
+    if generated is not None:
+        sections.append(page.generated_section(*generated))
     sections.append(("metrics", "Metrics", page.metrics_table(runs, compare_metrics(runs))))
     sections.append(("diagnosis", "Diagnosis", page.findings_cards({run.name: diagnose(run) for run in runs})))
     if notes:

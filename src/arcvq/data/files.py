@@ -111,6 +111,11 @@ def resize_and_crop(image: Image.Image, height: int, width: int) -> Image.Image:
 
 def write_png(path: Path | str, pixels: Tensor) -> None:
     """Write uint8 (C, H, W) as PNG, atomically."""
+    write_bytes(Path(path), encode_png(pixels))
+
+
+def encode_png(pixels: Tensor) -> bytes:
+    """The bytes of a PNG file with uint8 pixels (C, H, W)."""
     if pixels.dtype != torch.uint8 or pixels.ndim != 3 or pixels.shape[0] not in MODES:
         raise ArcvqError(
             f"write_png takes uint8 (1 or 3, H, W), but got {pixels.dtype} {tuple(pixels.shape)}; see to_uint8"
@@ -118,4 +123,4 @@ def write_png(path: Path | str, pixels: Tensor) -> None:
     array = pixels.cpu().squeeze(0).numpy() if pixels.shape[0] == 1 else pixels.cpu().permute(1, 2, 0).numpy()
     encoded = io.BytesIO()
     Image.fromarray(np.ascontiguousarray(array)).save(encoded, format="PNG")
-    write_bytes(Path(path), encoded.getvalue())
+    return encoded.getvalue()

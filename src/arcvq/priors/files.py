@@ -89,10 +89,10 @@ def complete_file(
     return path
 
 
-def image_grid(images: Tensor, gap: int = 2) -> Tensor:
-    """Images (n, C, H, W) side by side in a grid that is about square, with a white gap between them: uint8 (C, H', W')."""
+def image_grid(images: Tensor, columns: int | None = None, gap: int = 2) -> Tensor:
+    """Images (n, C, H, W) side by side with a white gap between them: uint8 (C, H', W'). By default about as many rows as columns."""
     n, channels, height, width = images.shape
-    columns = math.ceil(math.sqrt(n))
+    columns = columns or math.ceil(math.sqrt(n))
     rows = math.ceil(n / columns)
     grid = images.new_full((channels, rows * (height + gap) - gap, columns * (width + gap) - gap), 255)
     for index, image in enumerate(images):

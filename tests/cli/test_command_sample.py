@@ -1,0 +1,102 @@
+"""arcvq sample, and arcvq train of a prior."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from arcvq import Generator
+from arcvq.data import read_image, to_uint8, write_png
+
+Arcvq = Callable[..., Any]
+TINY = [
+    "--prior.width=16",
+    "--prior.layers=1",
+    "--prior.heads=2",
+    "--data.limit=32",
+    "--data.batch_size=16",
+    "--training.steps=2",
+    "--training.evaluations=1",
+    "--training.evaluation_images=16",
+]
+
+
+@pytest.fixture(scope="module")
+def prior_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from arcvq.systems import load_config, train
+
+    folder = tmp_path_factory.mktemp("prior") / "run"
+    train(load_config("sample/gpt", ["--tokenizer=tiny", *TINY]), folder, quiet=True)
+    return folder
+
+
+def test_train_takes_the_tokenizer_and_says_how_to_go_on(arcvq: Arcvq, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    result = arcvq("train", "sample/gpt", "--tokenizer", "tiny", *TINY, "--out", run, "--quiet")
+    assert (result.code, result.errors) == (0, "")
+    assert f"arcvq sample {run}" in result.output
+    dry = arcvq("train", "sample/gpt", "--tokenizer", "tiny", *TINY, "--dry-run")
+    assert dry.code == 0
+    assert "7×7 of 256 codes" in dry.output
+
+
+def test_sample_writes_the_generators_images(arcvq: Arcvq, prior_run: Path, tmp_path: Path) -> None:
+    arguments = ["--n", 3, "--class", "sneaker", "9", "--seed", 4, "--top-k", 20, "--guidance", 1.5, "--chunk", 4]
+    result = arcvq("sample", prior_run, *arguments, "--out", tmp_path / "out", "--json")
+    assert (result.code, result.errors) == (0, "")
+    files = json.loads(result.output)["files"]
+    assert [Path(file).name for file in files] == ["000000-sneaker.png", "000001-boot.png", "000002-sneaker.png"]
+    generator = Generator.from_pretrained(prior_run)
+    expected = to_uint8(generator(3, classes=[7, 9], seed=4, top_k=20, guidance=1.5, chunk=4))
+    assert torch.equal(torch.stack([read_image(file, 1) for file in files]), expected)
+    assert json.loads((tmp_path / "out" / "sampling.json").read_text()) == {
+        "seed": 4,
+        "images": 3,
+        "classes": [7, 9],
+        "guidance": 1.5,
+        "top_k": 20,
+        "chunk": 4,
+    }
+
+
+def test_sample_completes_and_continues_an_image(arcvq: Arcvq, prior_run: Path, tmp_path: Path) -> None:
+    write_png(tmp_path / "photo.png", torch.randint(256, (1, 28, 28), dtype=torch.uint8))
+    write_png(tmp_path / "mask.png", torch.full((1, 28, 28), 255, dtype=torch.uint8))
+    about = ["--image", tmp_path / "photo.png", "--out", tmp_path / "out"]
+    completed = arcvq("sample", prior_run, *about, "--mask", tmp_path / "mask.png")
+    assert completed.output == f"{tmp_path / 'out' / 'photo.png'}\n"
+    continued = arcvq("sample", prior_run, *about, "--extend", 3, "--json")
+    assert read_image(json.loads(continued.output)["file"], 1).shape == (1, 40, 28)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--class", "sneakers"], "did you mean sneaker"),
+        (["--class", "10"], "classes 0 to 9"),
+        (["--steps", "4"], "no option steps"),
+        (["--temperature", "-1"], "temperature"),
+        (["--seed", "-1"], "seed"),
+        (["--mask", "mask.png"], "--image"),
+        (["--image", "nothing.png", "--extend", "2"], "nothing.png"),
+        (["--image", "nothing.png"], "--mask"),
+        (["--device", "tpu9"], "tpu9"),
+    ],
+)
+def test_wrong_argument_is_one_line(
+    arcvq: Arcvq, prior_run: Path, tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    result = arcvq("sample", prior_run, *arguments, "--out", tmp_path / "out")
+    assert (result.code, result.output) == (2, "")
+    assert message in result.errors
+    assert result.errors.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_tokenizer_without_prior_is_refused(arcvq: Arcvq, trained_run: Path, tmp_path: Path) -> None:
+    result = arcvq("sample", trained_run, "--out", tmp_path / "out")
+    assert result.code == 2
+    assert "holds no prior" in result.errors
