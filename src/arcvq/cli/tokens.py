@@ -60,7 +60,7 @@ def add_encode(commands: Commands) -> None:
 
 
 def encode(arguments: argparse.Namespace) -> int:
-    """Write the tokens of image files as one .npz, or those of shards as shards."""
+    """Run `arcvq encode`: write the tokens of images to one .npz file, or those of image shards to token shards."""
     from arcvq.progress import progress_bar
     from arcvq.storage import check_writable_file
     from arcvq.tokenizers.files import encode_files

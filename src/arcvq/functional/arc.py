@@ -146,7 +146,7 @@ def _checked_mask(latents: Tensor, valid: Tensor | None, scale: float, top_k: in
 
 
 def arc_merge(shards: Sequence[ArcStatistics], scale: float) -> ArcStatistics:
-    """The statistics of all shards together. A top token of its shard that is none of the whole becomes a negative."""
+    """The statistics of all shards together. A token in the top k of its shard but not of all becomes a negative."""
     cosines = torch.cat([shard.top_cosines for shard in shards], dim=1)  # (K, shards · k)
     tokens = torch.cat([shard.top_tokens for shard in shards], dim=1)
     top_cosines, kept = cosines.topk(shards[0].top_cosines.shape[1], dim=1)
@@ -196,7 +196,7 @@ def margin_cosine(cosines: Tensor, margin: float, monotone: bool = False) -> Ten
 def _statistics_from_cosines(
     cosines: Tensor, valid: Tensor | None, scale: float, top_k: int, overwrite: bool = False
 ) -> ArcStatistics:
-    """Statistics from the whole matrix of cosines (K, n). `overwrite` works in place, without a copy and without a gradient."""
+    """The `ArcStatistics` of the whole matrix of cosines (K, n). `overwrite` changes the matrix in place, without a gradient."""
     tokens = cosines.shape[1]
     if valid is not None:
         cosines = (

@@ -32,7 +32,7 @@ def assign(queries: Tensor, keys: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def token_sums(values: Tensor, tokens: Tensor, codebook_size: int) -> Tensor:
-    """The sum of each code's values: (N, D), tokens (N,) → (K, D) float32, without a gradient."""
+    """The sum of each code's values by the Triton kernels: (N, D), tokens (N,) → (K, D) float32, without a gradient."""
     impl = _token_sums_operator if torch.compiler.is_compiling() else _token_sums
     return impl(values, tokens, codebook_size)
 
@@ -94,7 +94,7 @@ _assign_operator.register_fake(lambda queries, *_: queries.new_empty(queries.sha
 
 @on_device
 def _token_sums(values: Tensor, tokens: Tensor, codebook_size: int) -> Tensor:
-    """`token_sums` by the kernels."""
+    """`token_sums` by the Triton kernels."""
     from arcvq.functional.kernels import sum_kernels
 
     return sum_kernels.token_sums(values, tokens, codebook_size)
@@ -337,7 +337,7 @@ _finish_operator.register_fake(
 
 
 def _finish_setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-    """Save for the backward pass of the finish operator."""
+    """Save the gradients that `_finish_gradient` needs."""
     _, *slopes = output
     ctx.mark_non_differentiable(*slopes)
     ctx.save_for_backward(*slopes)

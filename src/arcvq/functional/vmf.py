@@ -25,7 +25,7 @@ LARGE_KAPPA = 100
 
 
 def check_sphere_dim(dim: int) -> None:
-    """Raise unless there are at least 2 dimensions."""
+    """Raise if the sphere of a von Mises-Fisher distribution has fewer than 2 dimensions."""
     if dim < 2:
         raise ArcvqError(f"a sphere needs at least 2 dimensions, got {dim}")
 

@@ -45,7 +45,7 @@ def original_statistics_file(
 
 
 def read_original_statistics(file: Path | None, device: torch.device) -> FeatureStatistics | None:
-    """Read cached statistics; None if the file is absent or damaged."""
+    """Read the cached FID statistics of the original images; None if the file is absent or damaged."""
     if file is None:
         return None
     try:

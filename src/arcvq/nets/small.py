@@ -39,6 +39,8 @@ class SmallConfig(AutoencoderConfig):
 
 
 class ResidualBlock(nn.Module):
+    """ReLU, 3×3 convolution, ReLU, 1×1 convolution; added to the input, or with `skip_activated` to the input after its ReLU."""
+
     def __init__(self, width: int, inner: int, skip_activated: bool) -> None:
         super().__init__()
         self.conv3 = nn.Conv2d(width, inner, 3, padding=1)

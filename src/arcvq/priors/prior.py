@@ -16,6 +16,8 @@ from arcvq.priors.sampling import SamplingOptions
 # Called with (steps done, steps in all) while images are made.
 Progress = Callable[[int, int], None]
 MAX_POSITIONS = 2**16
+# What the frequencies of all tokens of a level add up to.
+FREQUENCY_TOTAL = 2**24
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +42,8 @@ class Grid:
         for name in ("height", "width", "codebook_size", "depth", "latent_dim"):
             if not 1 <= getattr(self, name) <= 2**24:
                 raise ArcvqError(f"grid.{name} must be from 1 to {2**24}, got {getattr(self, name)}")
+        if self.codebook_size > 2**20:
+            raise ArcvqError(f"a prior's codebook has at most {2**20} codes, got {self.codebook_size}")
         if not 0 <= self.classes <= 2**20 or self.positions > MAX_POSITIONS:
             raise ArcvqError(f"a prior has at most {MAX_POSITIONS} positions and {2**20} classes, got {self}")
 
@@ -90,13 +94,16 @@ class Prior(nn.Module):
     def __init__(self, grid: Grid, config: PriorConfig) -> None:
         super().__init__()
         self.grid, self.config = grid, config
+        if self.models == "tokens":  # by which tokens are compressed where the prior itself is too slow or not portable
+            self.register_buffer("frequencies", whole_frequencies(torch.zeros(grid.depth, grid.codebook_size)))
+        self.frequencies: Tensor
 
     def forward(self, values: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
         """Training: tokens (B, h, w[, depth]), or latents (B, D, h, w) → the terms of the loss, means over the batch."""
         raise NotImplementedError
 
     def evaluate(self, values: Tensor, labels: Tensor | None, noise: Noise) -> Tensor:
-        """`metric` of each image, (B,): bits per token, or what the prior has in its place."""
+        """The value of `metric` for each image, (B,): bits per token, unless the prior has another metric."""
         raise NotImplementedError
 
     def sample(
@@ -116,7 +123,11 @@ class Prior(nn.Module):
         """Called after each optimizer step: what changes with time. Device work only."""
 
     def init_from_values(self, values: Tensor) -> None:
-        """Called once before training with some of the training values."""
+        """Called once before training with some of the training values. Here it counts the tokens."""
+        if self.models == "tokens":
+            levels = values.reshape(-1, self.grid.depth).T
+            counts = [level.bincount(minlength=self.grid.codebook_size) for level in levels]
+            self.frequencies.copy_(whole_frequencies(torch.stack(counts)))
 
     @property
     def null(self) -> int:
@@ -159,3 +170,12 @@ def require_depth_1(grid: Grid, name: str) -> None:
         raise ArcvqError(
             f"{name} is over one token per position, and this tokenizer has {grid.depth}: use rq-transformer or maskgit"
         )
+
+
+def whole_frequencies(counts: Tensor) -> Tensor:
+    """Counts (levels, K) → int32 frequencies of at least 1 that add up to FREQUENCY_TOTAL in each level."""
+    counts = counts.double()
+    share = counts / counts.sum(1, keepdim=True).clamp(min=1)
+    frequencies = 1 + (share * (FREQUENCY_TOTAL - counts.shape[1])).floor().to(torch.int32)
+    rest = (FREQUENCY_TOTAL - frequencies.sum(1, keepdim=True)).to(torch.int32)
+    return frequencies.scatter_add(1, frequencies.argmax(1, keepdim=True), rest)

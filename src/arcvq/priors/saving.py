@@ -92,6 +92,11 @@ def load(source: str | Path) -> Generator:
     return Generator(prior, tokenizer, class_names=config.class_names, system=config.system)
 
 
+def generator_fingerprint(generator: Generator) -> int:
+    """A hash of all weights of the prior and its tokenizer, 64 bits."""
+    return int(tokenizer_fingerprint(generator), 16)
+
+
 def find_folder(source: str | Path) -> Path:
     """The folder of a saved generator: of a run, an embedded one, or a Hub repository, which is downloaded."""
     folder = find_model_folder(source)

@@ -215,9 +215,9 @@ class Quantizer(nn.Module):
             self._update(inputs)
 
     def attach(self, optimizer: Optimizer | None) -> Attachment:
-        """Update this quantizer automatically after each step of the optimizer, in eager loops, until `remove_attachment()`.
+        """Update this quantizer after each step of the optimizer, until `remove_attachment()`. Not with torch.compile.
 
-        None: any optimizer that holds this quantizer's parameters.
+        None: after the step of any optimizer that holds this quantizer's parameters.
         """
         if self._attachment is not None:
             raise ArcvqError("this quantizer is already attached to an optimizer")

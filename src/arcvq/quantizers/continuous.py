@@ -51,17 +51,17 @@ class Continuous(Quantizer):
         super().__init__(dim, codebook_size, **options)
         self.codebook = None
         self.positions = self.config.positions or 1
-        self.to_posterior = nn.Linear(self.positions * dim, self.posterior_width())
+        self.to_posterior = nn.Linear(self.positions * dim, self.posterior_parameter_count())
         self.from_latent = nn.Linear(self.config.latent_dim, self.positions * dim)
 
     # ---- what a subclass defines ----------------------------------------------------------------------------------------
 
-    def posterior_width(self) -> int:
+    def posterior_parameter_count(self) -> int:
         """The number of parameters of one posterior."""
         raise NotImplementedError
 
     def posterior(self, parameters: Tensor, sample: bool) -> tuple[Tensor, Tensor]:
-        """parameters (M, posterior_width) → z (M, latent_dim), a sample or the mean, and the divergence from the prior (M,)."""
+        """parameters (M, posterior_parameter_count) → z (M, latent_dim), a sample or the mean, and the divergence from the prior (M,)."""
         raise NotImplementedError
 
     # ---------------------------------------------------------------------------------------------------------------------

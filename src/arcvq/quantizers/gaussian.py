@@ -15,7 +15,7 @@ from arcvq.quantizers.continuous import Continuous
 class Gaussian(Continuous):
     """`Gaussian(dim=64, latent_dim=64)`: z = μ + σ·noise in training, μ in evaluation. Options: see ContinuousConfig."""
 
-    def posterior_width(self) -> int:
+    def posterior_parameter_count(self) -> int:
         return 2 * self.config.latent_dim
 
     def posterior(self, parameters: Tensor, sample: bool) -> tuple[Tensor, Tensor]:

@@ -67,7 +67,7 @@ def random_latents(latents: Tensor, valid: Tensor | None, count: int) -> Tensor:
 
 
 def _random_rows(rows: int, count: int, valid: Tensor | None, device: torch.device) -> Tensor:
-    """`count` random indices of valid rows, with replacement; without a valid row the last index."""
+    """`count` random indices of valid rows, with replacement. If no row is valid, the last index."""
     if valid is None:
         return torch.randint(rows, (count,), device=device)
     rank = valid.cumsum(dim=0)  # the n-th valid row is the first whose rank exceeds n

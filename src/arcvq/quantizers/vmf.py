@@ -43,7 +43,7 @@ class VonMisesFisher(Continuous):
     Config = VonMisesFisherConfig
     config: VonMisesFisherConfig
 
-    def posterior_width(self) -> int:
+    def posterior_parameter_count(self) -> int:
         return self.config.latent_dim + 1
 
     def posterior(self, parameters: Tensor, sample: bool) -> tuple[Tensor, Tensor]:

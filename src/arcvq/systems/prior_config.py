@@ -107,7 +107,7 @@ class PriorRunConfig(RunConfig):
         return PriorTask(
             prior,
             tokenizer,
-            class_names=_names(source.class_names, source.classes),
+            class_names=_matching_class_names(source.class_names, source.classes),
             system=self.system,
             seed=self.training.seed,
         )
@@ -118,6 +118,6 @@ class PriorRunConfig(RunConfig):
         return (shape[0], shape[1]) if self._prior_class.models == "tokens" else (shape[1], shape[2])
 
 
-def _names(names: Sequence[str] | None, classes: int) -> list[str] | None:
-    """The class names, if there is one for each class."""
+def _matching_class_names(names: Sequence[str] | None, classes: int) -> list[str] | None:
+    """The class names; None unless there is exactly one for each class."""
     return list(names) if names is not None and len(names) == classes else None

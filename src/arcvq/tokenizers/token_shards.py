@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from arcvq.data.files import UnreadableImage, read_image
 from arcvq.data.folder import TEST_FOLDERS, split_folders
@@ -109,7 +109,7 @@ def encode_shard(
     precision: Precision,
     skip_unreadable: bool,
 ) -> bytes:
-    """The token shard of an image shard: KEY.npy, and KEY.cls if there are labels, for each image."""
+    """Encode an image shard; returns the bytes of its token shard: KEY.npy for each image, and KEY.cls if it has a label."""
     packed = []
     for part, pixels, read in read_chunks(index, samples, header, tokenizer.channels, skip_unreadable):
         images = to_unit(pixels.to(tokenizer.device, non_blocking=True))
@@ -199,10 +199,10 @@ def check_target(header: TokenHeader, target: Path) -> None:
         raise ArcvqError(f"{target}: holds token shards made with another {different}: choose another --out")
 
 
-def tokenizer_fingerprint(tokenizer: Tokenizer) -> str:
-    """A hash of all weights and buffers, 16 hex digits."""
+def tokenizer_fingerprint(model: nn.Module) -> str:
+    """A hash of all weights and buffers of a tokenizer or another module, 16 hex digits."""
     digest = hashlib.sha256()
-    for name, tensor in sorted(tokenizer.state_dict().items()):
+    for name, tensor in sorted(model.state_dict().items()):
         values = tensor.detach().cpu().contiguous()
         digest.update(f"{name} {values.dtype} {tuple(values.shape)}".encode())
         digest.update(values.reshape(-1).view(torch.uint8).numpy().tobytes())

@@ -39,8 +39,11 @@ def save_checkpoint(
     scaler: dict[str, Any] | None,
     random_states: list[dict[str, Tensor]],
 ) -> Path:
-    """Files by network: NAME.safetensors, NAME-average.safetensors, NAME-optimizer.safetensors. `random_states`: one mapping per
-    process, in rank order."""
+    """Write a checkpoint and return its folder; older ones but the last are deleted.
+
+    Files by network: NAME.safetensors, NAME-average.safetensors, NAME-optimizer.safetensors. `random_states`: one mapping per
+    process, in rank order.
+    """
     path = root / f"step-{position.step:08d}"
     plain = {}
     with atomic_folder(path) as folder:

@@ -302,6 +302,7 @@ class Trainer:
 
     @property
     def epoch(self) -> float:
+        """How many epochs are done, as a fraction."""
         return self.position.step / self.source.batches_per_epoch
 
     def log(self, result: StepResult) -> None:

@@ -170,7 +170,7 @@ def _merge_kernel(
     ENTRIES: tl.constexpr,
     SPLITS: tl.constexpr,
 ):
-    """Merge the statistics of all parts of the tokens; a top token of its part that is none of the whole becomes a negative.
+    """Merge the statistics of all parts of the tokens. A token in the top k of its part but not of all becomes a negative.
 
     FINISH: compute each code's loss and its `Pulls` as well.
     """

@@ -1,0 +1,255 @@
+"""Pictures ↔ small files: a tokenizer's tokens, entropy-coded."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from arcvq.errors import ArcvqError
+from arcvq.priors.autoregressive import AutoregressivePrior
+from arcvq.priors.entropy_coding import decode_by_prior, decode_by_table, encode_by_prior, encode_by_table
+from arcvq.priors.generator import Generator
+from arcvq.priors.prior import FREQUENCY_TOTAL, Grid, Progress
+from arcvq.priors.saving import generator_fingerprint
+
+Mode = Literal["portable", "prior"]
+MODES: tuple[Mode, ...] = ("portable", "prior")
+MAGIC = b"arcvq\x01"
+# Mode, height, width, class + 1, fingerprint of the model, length of the text about the writer's machine.
+HEADER = struct.Struct("<BIIIQB")
+# Checksum of a chunk's tokens, and how many words it has.
+CHUNK = struct.Struct("<II")
+# A picture that a file may ask for.
+MAX_PIXELS = 2**28
+
+
+@dataclass(frozen=True)
+class Compressed:
+    """A compressed picture.
+
+    content             the bytes of the file
+    payload_bits        those of the tokens alone
+    cross_entropy_bits  what the prior's probabilities cost without a coder; None in the portable mode
+    """
+
+    content: bytes
+    payload_bits: int
+    cross_entropy_bits: float | None
+
+
+@dataclass(frozen=True)
+class Header:
+    mode: Mode
+    height: int
+    width: int
+    label: int | None
+    fingerprint: int
+    machine: str
+
+    def pack(self) -> bytes:
+        machine = self.machine.encode()
+        label = 0 if self.label is None else self.label + 1
+        fields = (MODES.index(self.mode), self.height, self.width, label, self.fingerprint, len(machine))
+        return MAGIC + HEADER.pack(*fields) + machine
+
+    @classmethod
+    def unpack(cls, content: bytes) -> tuple[Header, int]:
+        """The header and where it ends."""
+        if content[: len(MAGIC)] != MAGIC:
+            raise ArcvqError("not a picture compressed by arcvq")
+        start = len(MAGIC) + HEADER.size
+        if len(content) < start:
+            raise ArcvqError("the file is truncated")
+        mode, height, width, label, fingerprint, length = HEADER.unpack_from(content, len(MAGIC))
+        if mode >= len(MODES) or not 0 < height * width <= MAX_PIXELS or len(content) < start + length:
+            raise ArcvqError("the file is damaged or truncated")
+        machine = content[start : start + length].decode(errors="replace")
+        return cls(MODES[mode], height, width, label - 1 if label else None, fingerprint, machine), start + length
+
+
+def compress(
+    generator: Generator,
+    pixels: Tensor,
+    *,
+    mode: Mode = "portable",
+    label: int | None = None,
+    progress: Progress | None = None,
+) -> Compressed:
+    """Compress a picture, floats (C, H, W) in [-1, 1] of any size.
+
+    portable  by the frequencies of the training tokens: decodes on any machine
+    prior     by the prior's probabilities: smaller, slower, and it decodes where the same versions compute the same numbers.
+              The file is decoded once before it is returned.
+    """
+    check_mode(generator, mode)
+    if label is not None and not 0 <= label < generator.prior.grid.classes:
+        raise ArcvqError(f"class {label} is out of range: the prior has {generator.prior.grid.classes} classes")
+    height, width = pixels.shape[-2:]
+    tokens = picture_tokens(generator, pixels)
+    header = Header(mode, height, width, label, generator_fingerprint(generator), machine())
+    parts, bits, payload = [header.pack()], 0.0, 0
+    blocks = list(token_blocks(generator.prior.grid, tokens.shape[:2]))
+    for number, (rows, columns) in enumerate(blocks):
+        block = tokens[rows, columns]
+        if mode == "prior":
+            report = _within(progress, number, len(blocks))
+            words, cost = _encode_block(generator, block, label, report)
+            bits += cost
+        else:
+            words = encode_by_table(block.flatten(0, 1), table_of(generator))
+        parts.append(CHUNK.pack(checksum(block), len(words)) + words.astype("<u4").tobytes())
+        payload += 32 * len(words)
+    content = b"".join(parts)
+    if mode == "prior" and not torch.equal(decompress_tokens(generator, content), tokens):
+        raise ArcvqError("this machine computes other probabilities each time: compress in the portable mode")
+    return Compressed(content, payload, bits if mode == "prior" else None)
+
+
+def decompress(generator: Generator, content: bytes, progress: Progress | None = None) -> Tensor:
+    """The picture of a compressed file, floats (C, H, W) in [-1, 1]."""
+    header, _ = Header.unpack(content)
+    tokens = decompress_tokens(generator, content, progress)
+    images = generator.tokenizer.decode(_as_grid(tokens)[None].to(generator.device))
+    return images[0, :, : header.height, : header.width]
+
+
+def decompress_tokens(generator: Generator, content: bytes, progress: Progress | None = None) -> Tensor:
+    """The tokens of a compressed file, (rows, columns, levels)."""
+    header, place = Header.unpack(content)
+    check_mode(generator, header.mode)
+    if header.fingerprint != generator_fingerprint(generator):
+        raise ArcvqError("the file was compressed with another model: use the one that wrote it")
+    side, grid = generator.tokenizer.downsampling, generator.prior.grid
+    tokens = torch.zeros(-(-header.height // side), -(-header.width // side), grid.depth, dtype=torch.int64)
+    blocks = list(token_blocks(grid, tokens.shape[:2]))
+    for number, (rows, columns) in enumerate(blocks):
+        block = tokens[rows, columns]
+        if len(content) < place + CHUNK.size:
+            raise ArcvqError(f"the file is truncated: part {number + 1} of {len(blocks)} is missing")
+        expected, count = CHUNK.unpack_from(content, place)
+        place += CHUNK.size
+        if len(content) < place + 4 * count:
+            raise ArcvqError(f"the file is truncated in part {number + 1} of {len(blocks)}")
+        words = np.frombuffer(content, dtype="<u4", count=count, offset=place).astype(np.uint32)
+        place += 4 * count
+        report = _within(progress, number, len(blocks))
+        found = _decode_block(generator, words, block.shape, header, report)
+        if checksum(found) != expected:
+            raise ArcvqError(f"part {number + 1} of {len(blocks)} does not decode: {_reason(header)}")
+        tokens[rows, columns] = found
+    if place != len(content):
+        raise ArcvqError("the file is damaged: it goes on after its last part")
+    return tokens
+
+
+def check_mode(generator: Generator, mode: str) -> None:
+    """Raise unless this generator can compress in this mode."""
+    if mode not in MODES:
+        raise ArcvqError(f"unknown mode {mode!r}: expected one of {', '.join(MODES)}")
+    prior = generator.prior
+    if prior.models != "tokens":
+        raise ArcvqError(f"{type(prior).__name__} is over latents: compression needs a prior over tokens")
+    if mode == "prior" and not isinstance(prior, AutoregressivePrior):
+        raise ArcvqError(
+            f"{type(prior).__name__} gives no probability of each token in turn: use the portable mode, or a prior that "
+            "predicts one token after another (gpt, pixelcnn, rq-transformer)"
+        )
+    if prior.device.type != "cpu":
+        raise ArcvqError("compression runs on the CPU, so that files do not depend on a GPU: load the generator there")
+
+
+def picture_tokens(generator: Generator, pixels: Tensor) -> Tensor:
+    """The tokens (rows, columns, levels) of a picture; its lower and right edge are repeated up to a whole token."""
+    tokenizer = generator.tokenizer
+    side = tokenizer.downsampling
+    bottom, right = (-length % side for length in pixels.shape[-2:])
+    padded = F.pad(pixels[None], (0, right, 0, bottom), mode="replicate")
+    tokens = tokenizer.encode(padded)[0]
+    return tokens if tokens.dim() == 3 else tokens[..., None]
+
+
+def token_blocks(grid: Grid, shape: tuple[int, ...]) -> Iterator[tuple[slice, slice]]:
+    """The parts of a token grid that are coded one after another: as large as the prior's grid, smaller at the edges."""
+    for top in range(0, shape[0], grid.height):
+        for left in range(0, shape[1], grid.width):
+            yield slice(top, top + grid.height), slice(left, left + grid.width)
+
+
+def table_of(generator: Generator) -> Tensor:
+    """The probabilities (levels, K) of the portable mode: whole frequencies divided by a power of two, equal on every machine."""
+    return generator.prior.frequencies.double() / FREQUENCY_TOTAL
+
+
+def checksum(tokens: Tensor) -> int:
+    return zlib.crc32(np.ascontiguousarray(tokens.numpy()).astype("<i4").tobytes())
+
+
+def machine() -> str:
+    """What the prior's probabilities depend on beside its weights."""
+    return f"torch {version('torch')}, {torch.backends.cpu.get_cpu_capability()}"
+
+
+def _encode_block(
+    generator: Generator, block: Tensor, label: int | None, progress: Progress | None
+) -> tuple[np.ndarray, float]:
+    """The words and the cross-entropy of one part, in the mode `prior`."""
+    prior = _autoregressive(generator)
+    whole = torch.zeros(prior.grid.height, prior.grid.width, prior.grid.depth, dtype=torch.int64)
+    whole[: block.shape[0], : block.shape[1]] = block
+    coded = _coded(prior.grid, block.shape)
+    return encode_by_prior(prior, whole.flatten(), coded, label, progress)
+
+
+def _decode_block(
+    generator: Generator, words: np.ndarray, shape: torch.Size, header: Header, progress: Progress | None
+) -> Tensor:
+    """The tokens of one part."""
+    grid = generator.prior.grid
+    if header.mode == "portable":
+        found = decode_by_table(words, shape[0] * shape[1], table_of(generator))
+        return found.view(shape)
+    prior = _autoregressive(generator)
+    coded = _coded(grid, shape)
+    tokens = decode_by_prior(prior, words, coded, header.label, progress)
+    return tokens.view(grid.height, grid.width, grid.depth)[: shape[0], : shape[1]]
+
+
+def _coded(grid: Grid, shape: torch.Size) -> Tensor:
+    """Which tokens of the prior's grid are inside the picture, bool (length,)."""
+    inside = torch.zeros(grid.height, grid.width, grid.depth, dtype=torch.bool)
+    inside[: shape[0], : shape[1]] = True
+    return inside.flatten()
+
+
+def _autoregressive(generator: Generator) -> AutoregressivePrior:
+    assert isinstance(generator.prior, AutoregressivePrior)
+    return generator.prior
+
+
+def _as_grid(tokens: Tensor) -> Tensor:
+    """Tokens as a tokenizer takes them: (rows, columns), or with several per position (rows, columns, levels)."""
+    return tokens[..., 0] if tokens.shape[-1] == 1 else tokens
+
+
+def _reason(header: Header) -> str:
+    """Why a part does not decode."""
+    if header.mode == "portable" or header.machine == machine():
+        return "the file is damaged"
+    return (
+        f"it was written with {header.machine}, and this is {machine()}: their probabilities differ; decode it there, or "
+        "compress in the portable mode"
+    )
+
+
+def _within(progress: Progress | None, number: int, count: int) -> Progress | None:
+    """Progress of one of several equal parts as a part of the whole."""
+    return None if progress is None else lambda done, total: progress(number * total + done, count * total)
