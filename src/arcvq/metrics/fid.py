@@ -15,6 +15,10 @@ INPUT_SIZE = 299
 # Images per pass: MIN_BATCH of them take about 300 MB for the first feature maps; a GPU takes more, by its memory in GiB.
 MIN_BATCH, IMAGES_PER_GIB, MAX_BATCH = 50, 6, 500
 WEIGHTS_FILE = "inception-2015-12-05.safetensors"
+DOWNLOAD_COMMAND = (
+    'python -c "from torch_fidelity.feature_extractor_inceptionv3 import FeatureExtractorInceptionV3 as F; '
+    "F('inception-v3-compat', ['2048'])\""
+)
 
 Interpolation = Literal["tensorflow", "torch"]
 
@@ -64,8 +68,7 @@ def fid_network(*, device: torch.device | str = "cpu", download: bool = False) -
         what="the Inception network of FID",
         file=WEIGHTS_FILE,
         url=URL_INCEPTION_V3,
-        command='python -c "from torch_fidelity.feature_extractor_inceptionv3 import FeatureExtractorInceptionV3 as F; '
-        "F('inception-v3-compat', ['2048'])\"",
+        command=DOWNLOAD_COMMAND,
         download=download,
     )
     # An evaluation during training must not change the random state.
@@ -76,6 +79,28 @@ def fid_network(*, device: torch.device | str = "cpu", download: bool = False) -
     if torch.device(device).type == "cpu":  # its convolutions are faster in this layout
         network.to(memory_format=torch.channels_last)
     return network
+
+
+def inception_head(*, device: torch.device | str = "cpu", download: bool = False) -> nn.Linear:
+    """The classification head of the Inception network, from its features (B, 2048) to logits (B, 1008).
+
+    Without a bias, as the Inception Score is computed since its first release. Raises MissingWeights if there is no file with a head.
+    """
+    from torch_fidelity.feature_extractor_inceptionv3 import URL_INCEPTION_V3
+
+    state, source = load_weights(
+        what="the classification head of FID's Inception network",
+        file=WEIGHTS_FILE,
+        url=URL_INCEPTION_V3,
+        command=DOWNLOAD_COMMAND,
+        download=download,
+        needs=("fc.weight",),
+    )
+    with torch.device("meta"):
+        head = nn.Linear(2048, 1008, bias=False)
+    head.to_empty(device="cpu")
+    load_state(head, {"weight": state["fc.weight"]}, source)
+    return head.requires_grad_(False).eval().to(device)
 
 
 def fid_input(images: Tensor, first_side: int | None, interpolation: Interpolation) -> Tensor:

@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from arcvq.data.pixels import Rounding
 from arcvq.errors import ArcvqError
@@ -35,8 +37,13 @@ class Protocol:
         fields = asdict(self)
         if self.revision == 1:
             del fields["revision"]  # so that hashes from before this field stay valid
-        canonical = json.dumps(fields, sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+        return hash_fields(fields)
+
+
+def hash_fields(fields: Mapping[str, Any]) -> str:
+    """A hash of plain values by name, 12 hex digits; their order does not matter."""
+    canonical = json.dumps(fields, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
 
 EXACT = Protocol(

@@ -1,6 +1,7 @@
-"""Finds the weights of the networks of LPIPS and FID. Nothing is downloaded unless the caller asks for it."""
+"""Finds the weights of the networks of the metrics. Nothing is downloaded unless the caller asks for it."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -17,20 +18,25 @@ class MissingWeights(ArcvqError):
 
 
 def load_weights(
-    *, what: str, file: str, url: str, command: str, download: bool = False
+    *, what: str, file: str, url: str, command: str, download: bool = False, needs: Sequence[str] = ()
 ) -> tuple[dict[str, Tensor], str]:
     """Load a network's weights; returns the state dict and its file or URL.
 
-    Looks for `file` in the folder ARCVQ_WEIGHTS, then for the file of `url` in torch's cache. `download` allows to fetch `url`.
+    Looks for `file` in the folder ARCVQ_WEIGHTS, then for the file of `url` in torch's cache. `download` allows to fetch `url`. A
+    file in the folder that lacks the tensors `needs` is passed over.
     """
+    reason = "not found"
     folder = os.environ.get("ARCVQ_WEIGHTS")
     if folder:
         path = Path(folder) / file
         if path.is_file():
             try:
-                return load_file(path), str(path)
+                state = load_file(path)
             except (SafetensorError, OSError) as error:
                 raise ArcvqError(f"cannot read {path} ({error}); delete it and fetch it again") from None
+            if all(name in state for name in needs):
+                return state, str(path)
+            reason = f"{path} lacks {', '.join(name for name in needs if name not in state)}"
     cached = Path(torch.hub.get_dir()) / "checkpoints" / url.rsplit("/", 1)[-1]
     if cached.is_file():
         try:
@@ -46,7 +52,7 @@ def load_weights(
             raise MissingWeights(
                 missing_weights_message(what, file, command, f"the download failed: {error}")
             ) from None
-    raise MissingWeights(missing_weights_message(what, file, command, "not found"))
+    raise MissingWeights(missing_weights_message(what, file, command, reason))
 
 
 def missing_weights_message(what: str, file: str, command: str, reason: str) -> str:
