@@ -146,7 +146,9 @@ def check_features(*sides: Tensor) -> None:
     """Raise unless each side is (N, D) with the same D, on the same device, and finite."""
     for side in sides:
         if side.ndim != 2 or not len(side) or not side.is_floating_point():
-            raise ArcvqError(f"features are floats (N, D) with at least one row, but got {side.dtype} {tuple(side.shape)}")
+            raise ArcvqError(
+                f"features are floats (N, D) with at least one row, but got {side.dtype} {tuple(side.shape)}"
+            )
         if side.shape[1] != sides[0].shape[1] or side.device != sides[0].device:
             raise ArcvqError(
                 f"both sets of features must have one width and device, but they have {sides[0].shape[1]} on "

@@ -68,7 +68,7 @@ def fid_network(*, device: torch.device | str = "cpu", download: bool = False) -
         what="the Inception network of FID",
         file=WEIGHTS_FILE,
         url=URL_INCEPTION_V3,
-        command=DOWNLOAD_COMMAND,
+        command=f"arcvq evaluate RUN --download, or {DOWNLOAD_COMMAND}",
         download=download,
     )
     # An evaluation during training must not change the random state.

@@ -98,7 +98,8 @@ def lpips_network(name: LpipsName = "vgg", *, device: torch.device | str = "cpu"
         what=f"the {trunk.constructor} trunk of LPIPS",
         file=trunk.file,
         url=trunk.url,
-        command=f"python -c \"import torchvision; torchvision.models.{trunk.constructor}(weights='DEFAULT')\"",
+        command="arcvq evaluate RUN --download, or "
+        f"python -c \"import torchvision; torchvision.models.{trunk.constructor}(weights='DEFAULT')\"",
         download=download,
     )
     # torchvision's file has the whole classifier, ours only the features.

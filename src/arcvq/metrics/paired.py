@@ -62,9 +62,7 @@ class Comparison:
                 self.fid_network = load_once(
                     ("fid", str(device)), lambda: fid_network(device=device, download=download)
                 )
-                self.file = original_statistics_file(
-                    images, protocol.hash, self.fid_network, device, batch_size
-                )
+                self.file = original_statistics_file(images, protocol.hash, self.fid_network, device, batch_size)
                 self.cached = read_original_statistics(self.file, device)
                 self.originals, self.reconstructions = self.cached or FeatureStatistics(), FeatureStatistics()
             except MissingWeights as error:

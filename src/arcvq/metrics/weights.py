@@ -58,7 +58,7 @@ def load_weights(
 def missing_weights_message(what: str, file: str, command: str, reason: str) -> str:
     """The error message for weights that are not on this machine, with the ways to get them."""
     return (
-        f"{what} is not on this machine ({reason}): run once with a network: arcvq evaluate RUN --download, or {command} "
+        f"{what} is not on this machine ({reason}): run once with a network: {command} "
         f"-- or put {file} into the folder that ARCVQ_WEIGHTS points to"
     )
 
