@@ -21,6 +21,8 @@ Reconstruct = Callable[[Tensor], tuple[Tensor, Tensor | None]]
 
 # `coverage` and `geometry` are several numbers each.
 METRICS = (*PAIRED_METRICS, *CODEBOOK_METRICS)
+# Measured only when asked for, because it takes a second pass: by `evaluate_perturbed`, which needs a tokenizer.
+PFID = "pfid"
 
 
 @dataclass(frozen=True)
@@ -137,12 +139,14 @@ def evaluate_under(
 
     image_results = [comparison.results(total) for comparison in comparisons]
     code_results = [token_counts.results(wanted, total), geometry_results(wanted, codebook, token_counts.counts)]
+    unperturbed = {PFID: "needs a tokenizer, whose tokens evaluate_perturbed changes"} if PFID in wanted else {}
     counts = None if token_counts.counts is None else token_counts.counts.cpu()
     seconds = (time.perf_counter() - started) / max(1, len(chosen))
     return [
         Evaluation(
             metrics={name: value for measured, _ in (own, *code_results) for name, value in measured.items()},
-            missing={name: reason for _, missing in (own, *code_results) for name, reason in missing.items()},
+            missing={name: reason for _, missing in (own, *code_results) for name, reason in missing.items()}
+            | unperturbed,
             counts=counts,
             protocol=protocol.name,
             protocol_hash=protocol.hash,
@@ -169,7 +173,8 @@ def requested_metrics(metrics: Sequence[str] | None) -> set[str]:
     """The names as a set, all of METRICS for None; an unknown name is an error."""
     if metrics is None:
         return set(METRICS)
-    unknown = [name for name in metrics if name not in METRICS]
+    names = (*METRICS, PFID)
+    unknown = [name for name in metrics if name not in names]
     if unknown:
-        raise ArcvqError(f"unknown metric {unknown[0]!r}; choose from {', '.join(METRICS)}")
+        raise ArcvqError(f"unknown metric {unknown[0]!r}; choose from {', '.join(names)}")
     return set(metrics)

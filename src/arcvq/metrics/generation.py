@@ -16,6 +16,7 @@ from arcvq.errors import ArcvqError
 from arcvq.metrics.distributions import inception_score, kernel_distance, precision_recall
 from arcvq.metrics.fid import fid_batch_size, frechet_distance
 from arcvq.metrics.generation_features import (
+    NEEDS_INCEPTION,
     Features,
     GenerationNetworks,
     load_generation_networks,
@@ -144,6 +145,13 @@ def _reasons(protocol: GenerationProtocol, networks: GenerationNetworks) -> dict
     if kept <= protocol.neighbours:
         reason = f"precision and recall need more than {protocol.neighbours} images on each side; {few}"
         reasons.update(precision_recall=reason, precision_recall_vgg=reason)
+    for metric, network in {
+        **dict.fromkeys(NEEDS_INCEPTION, networks.inception),
+        "inception_score": None if networks.inception is None else networks.head,
+        "precision_recall_vgg": networks.vgg,
+    }.items():
+        if network is None:
+            reasons.setdefault(metric, "its network was not given")
     return reasons | networks.missing
 
 

@@ -12,7 +12,7 @@ import torch
 from arcvq.config import to_dict
 from arcvq.data import Images, load_images
 from arcvq.errors import ArcvqError
-from arcvq.metrics import Evaluation, evaluate_under
+from arcvq.metrics import Evaluation, Perturbation, evaluate_perturbed, evaluate_under
 from arcvq.storage import read_json, write_json
 from arcvq.systems.config import TokenizerConfig
 from arcvq.systems.train import read_run
@@ -87,12 +87,33 @@ def measure(
     )
     if metrics is None or "bits_per_image" in metrics:  # of which it is the counterpart
         evaluations = [replace(each, metrics={**each.metrics, **reconstruct.metrics}) for each in evaluations]
+    perturbation = Perturbation() if metrics is not None and "pfid" in metrics else None
+    if perturbation is not None:
+        perturbed = evaluate_perturbed(
+            protocols,
+            tokenizer,
+            images.to(device),
+            perturbation,
+            device=device,
+            download=download,
+            progress=None if progress is None else _labelled(progress, "pFID"),
+        )
+        evaluations = [
+            replace(
+                each,
+                metrics={**each.metrics, **other.metrics},
+                missing={**{name: why for name, why in each.missing.items() if name != "pfid"}, **other.missing},
+                seconds=each.seconds + other.seconds,
+            )
+            for each, other in zip(evaluations, perturbed)
+        ]
     document: dict[str, Any] = {
         "name": config.title if config else str(source),
         "system": tokenizer.system,
         "data": name,
         "seed": config.training.seed if config else None,
         "protocols": {e.protocol: e.to_json() for e in evaluations},
+        **({"perturbation": perturbation.to_json()} if perturbation else {}),
         "parameters": sum(p.numel() for p in tokenizer.parameters()),
         "config": to_dict(config) if config else tokenizer_config(tokenizer),
         "training": read_json(run.training, "a finished run") if run.training.is_file() else None,
