@@ -67,9 +67,9 @@ def test_kid_of_two_normal_laws_has_their_expectation_for_any_subset_size() -> N
     expected = sum(weight * (a - b) ** 2 for weight, a, b in zip((3, 3, 1), zero, moved))
     for size in (5, 50):
         estimate = kernel_distance(
-            normal(10_000, 1), normal(10_000, 1, seed=1, shift=mean), subsets=10_000 // size, subset_size=size
+            normal(3_000, 1), normal(3_000, 1, seed=1, shift=mean), subsets=3_000 // size, subset_size=size
         )
-        error = estimate.std / (10_000 // size) ** 0.5
+        error = estimate.std / (3_000 // size) ** 0.5
         assert estimate.mean == pytest.approx(expected, abs=4 * error)
 
 

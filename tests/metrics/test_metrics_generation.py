@@ -229,6 +229,7 @@ def test_head_is_read_from_the_weights_file(tmp_path: Path, monkeypatch: pytest.
     weight = torch.randn(1008, 2048, generator=torch.Generator().manual_seed(0))
     save_file({"fc.weight": weight, "fc.bias": torch.ones(1008)}, tmp_path / "inception-2015-12-05.safetensors")
     head = inception_head()
+    assert not head.weight.requires_grad
     features = torch.randn(2, 2048, generator=torch.Generator().manual_seed(1))
     assert torch.equal(head(features), features @ weight.T)
     # Such a head is found in torch's cache, too, when the file in the folder has none.
@@ -254,6 +255,13 @@ def test_networks_that_were_not_given_are_reported() -> None:
     found = measure(toy_images(20, seed=1).pixels, networks=GenerationNetworks(Pooled()))
     assert found.missing.keys() == {"inception_score", "precision_recall_vgg"}
     assert found.metrics["gfid"] > 0
+
+
+def test_label_of_fid_states_the_number_of_images() -> None:
+    few = GenerationEvaluation({}, {}, protocol(5_000, 50_000), 0.0)
+    assert few.label("gfid") == "gFID of 5,000 images, biased upwards"
+    assert GenerationEvaluation({}, {}, protocol(50_000, 10_000), 0.0).label("gfid") == "gFID of 50,000 images"
+    assert few.label("kid") == "KID"
 
 
 def test_json_states_the_whole_protocol() -> None:

@@ -1,5 +1,6 @@
 """The protocol of generated images, and the classes to generate."""
 
+import json
 from dataclasses import asdict, fields, replace
 from typing import Any
 
@@ -78,6 +79,8 @@ def test_line_warns_of_few_images(side: str) -> None:
 
 def test_json_has_all_fields_with_hash_and_line() -> None:
     assert PROTOCOL.to_json() == {**asdict(PROTOCOL), "hash": PROTOCOL.hash, "line": PROTOCOL.line}
+    saved = {name: value for name, value in PROTOCOL.to_json().items() if name not in ("hash", "line")}
+    assert GenerationProtocol(**json.loads(json.dumps(saved))) == PROTOCOL
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ def inception_head(*, device: torch.device | str = "cpu", download: bool = False
     with torch.device("meta"):
         head = nn.Linear(2048, 1008, bias=False)
     head.to_empty(device="cpu")
-    load_state(head, {"weight": state["fc.weight"]}, source)
+    load_state(head, {"weight": state["fc.weight"]} if "fc.weight" in state else {}, source)
     return head.requires_grad_(False).eval().to(device)
 
 

@@ -22,6 +22,7 @@ from arcvq.metrics.generation_features import (
     load_generation_networks,
     reference_features,
 )
+from arcvq.metrics.labels import metric_label
 from arcvq.metrics.sampling import GenerationProtocol
 
 # `kid` and `inception_score` are two numbers each, a mean and a standard deviation; so are the two pairs of precision and recall.
@@ -37,6 +38,13 @@ class GenerationEvaluation:
     missing: dict[str, str]
     protocol: GenerationProtocol
     seconds: float  # with those that the generator took
+
+    def label(self, metric: str) -> str:
+        """The metric's label; that of FID states the number of images, and whether they are few."""
+        label = metric_label(metric).label
+        if metric != "gfid":
+            return label
+        return f"{label} of {self.protocol.images:,} images{', biased upwards' if self.protocol.few_images else ''}"
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for a results file, with the whole protocol."""
