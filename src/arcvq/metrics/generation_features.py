@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from arcvq.data import Images, batches
+from arcvq.functional.precision import ieee_matmul
 from arcvq.metrics.fid import FeatureStatistics, fid_batch_size, fid_features, fid_network, inception_head
 from arcvq.metrics.networks import load_once
 from arcvq.metrics.originals import (
@@ -93,7 +94,7 @@ class Features:
                 self._keep("inception", features if kept is None else features[kept])
             if "logits" in self.rows:
                 assert networks.head is not None
-                with torch.no_grad():
+                with torch.no_grad(), ieee_matmul(features):
                     self._keep("logits", networks.head(features))
         if "vgg" in self.rows:
             assert networks.vgg is not None

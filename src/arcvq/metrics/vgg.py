@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from arcvq.errors import ArcvqError
-from arcvq.functional.precision import full_precision
+from arcvq.functional.precision import full_precision, ieee_matmul
 from arcvq.metrics.eight_bit import tile_to_rgb
 from arcvq.metrics.weights import load_state, load_weights
 
@@ -48,7 +48,7 @@ def vgg_features(images: Tensor, network: nn.Module) -> Tensor:
     """
     if images.dtype != torch.uint8 or images.ndim != 4:
         raise ArcvqError(f"VGG takes uint8 (B, C, H, W) images, but got {images.dtype} {tuple(images.shape)}")
-    with torch.no_grad(), full_precision(images.device):
+    with torch.no_grad(), full_precision(images.device), ieee_matmul(images):
         return torch.cat([network(_input(chunk)) for chunk in images.split(BATCH)])
 
 
