@@ -1,4 +1,4 @@
-"""What `measure` adds to an evaluation."""
+"""pFID in the document of a measured tokenizer."""
 
 from typing import Any
 
