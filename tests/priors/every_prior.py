@@ -1,28 +1,54 @@
 """A small configuration of every kind of prior, for tests of their common contract."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from arcvq.nets import SmallConfig
-from arcvq.priors import PRIORS, Generator, GptConfig, Grid, Prior, PriorConfig
-from arcvq.quantizers import ArcVQConfig
+from arcvq.priors import (
+    PRIORS,
+    Generator,
+    GptConfig,
+    Grid,
+    PixelCnnConfig,
+    Prior,
+    PriorConfig,
+    RqTransformerConfig,
+)
+from arcvq.quantizers import ArcVQConfig, QuantizerConfig, ResidualVQConfig
 from arcvq.tokenizers import build_tokenizer
 
 SMALL: dict[str, PriorConfig] = {
     "gpt": GptConfig(width=16, layers=2, heads=2, dropout=0.0),
     "gpt annealed": GptConfig(width=16, layers=2, heads=2, dropout=0.0, order="annealed", total_steps=100),
+    "pixelcnn": PixelCnnConfig(width=8, layers=3, head_width=16),
+    "rq-transformer": RqTransformerConfig(width=16, layers=2, depth_layers=1, heads=2, dropout=0.0),
+    "rq-transformer depth 3": RqTransformerConfig(width=16, layers=1, depth_layers=2, heads=2, dropout=0.0),
 }
 GRID = Grid(height=3, width=4, codebook_size=11, latent_dim=8, classes=3)
+# Where a configuration is over something else than GRID: how many tokens a position has.
+DEPTHS = {"rq-transformer depth 3": 3}
 
 
 def kind_of(name: str) -> str:
     return name.split()[0]
 
 
-def small_prior(name: str, grid: Grid = GRID, seed: int = 0) -> Prior:
+def grid_of(name: str) -> Grid:
+    return replace(GRID, depth=DEPTHS.get(name, 1))
+
+
+def quantizer_of(name: str) -> QuantizerConfig:
+    """A quantizer whose tokens the prior is over."""
+    depth = DEPTHS.get(name, 1)
+    return ArcVQConfig(codebook_size=11) if depth == 1 else ResidualVQConfig(codebook_size=11, depth=depth)
+
+
+def small_prior(name: str, grid: Grid | None = None, seed: int = 0) -> Prior:
     """A prior whose weights are all random, so that its predictions differ; a fresh one may predict the same everywhere."""
     torch.manual_seed(seed)
-    prior = PRIORS.build(SMALL[name], grid)
+    prior = PRIORS.build(SMALL[name], grid or grid_of(name))
     generator = torch.Generator().manual_seed(seed + 1)
     with torch.no_grad():
         for parameter in prior.parameters():
@@ -39,9 +65,9 @@ def some_values(prior: Prior, count: int, seed: int = 0) -> Tensor:
 
 
 def small_generator(name: str) -> Generator:
-    """A prior over an untrained tokenizer of 12 × 16 grey images with 3 × 4 tokens."""
+    """A prior over an untrained tokenizer of 12 × 16 grey images with 3 × 4 positions."""
     torch.manual_seed(0)
     tokenizer = build_tokenizer(
-        1, SmallConfig(width=16, residual_width=8, latent_dim=8), ArcVQConfig(codebook_size=11), image_size=(12, 16)
+        1, SmallConfig(width=16, residual_width=8, latent_dim=8), quantizer_of(name), image_size=(12, 16)
     )
     return Generator(small_prior(name), tokenizer.eval(), class_names=["cat", "dog", "red fox"])

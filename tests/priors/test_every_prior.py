@@ -1,13 +1,14 @@
 """What every registered prior keeps."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from every_prior import GRID, SMALL, kind_of, small_generator, small_prior, some_values
+from every_prior import GRID, SMALL, grid_of, kind_of, small_generator, small_prior, some_values
 
 from arcvq.errors import ArcvqError
-from arcvq.priors import PRIORS, AutoregressivePrior, Generator, Grid, Noise, SamplingOptions
+from arcvq.priors import PRIORS, AutoregressivePrior, Generator, Noise, SamplingOptions
 
 LABELS = torch.tensor([0, 2, 1, 2])
 AUTOREGRESSIVE = [name for name in SMALL if issubclass(PRIORS[kind_of(name)], AutoregressivePrior)]
@@ -78,7 +79,7 @@ def test_evaluation_changes_nothing_and_depends_on_no_other_image(name: str) -> 
 @pytest.mark.parametrize("name", SMALL)
 def test_short_training_lowers_the_loss(name: str) -> None:
     torch.manual_seed(0)
-    prior = PRIORS.build(SMALL[name], GRID).train()
+    prior = PRIORS.build(SMALL[name], grid_of(name)).train()
     values, labels = some_values(prior, 8), torch.arange(8) % 3
     optimizer = torch.optim.Adam(prior.parameters(), lr=1e-2)
     losses = []
@@ -165,8 +166,7 @@ def test_saved_generator_makes_the_same_images_when_loaded(name: str, tmp_path: 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_prior_without_classes_samples_and_refuses_classes(name: str) -> None:
-    grid = Grid(height=3, width=4, codebook_size=11, latent_dim=8)
-    prior = small_prior(name, grid)
+    prior = small_prior(name, replace(grid_of(name), classes=0))
     generator = Generator(prior, small_generator(name).tokenizer)
     assert generator(2, chunk=2).shape == (2, 1, 12, 16)
     with pytest.raises(ArcvqError, match="without classes"):

@@ -4,8 +4,10 @@ from arcvq.priors.autoregressive import AutoregressivePrior
 from arcvq.priors.generator import CHUNK, Generator, make_grid
 from arcvq.priors.gpt import Gpt, GptConfig
 from arcvq.priors.noise import Noise
+from arcvq.priors.pixelcnn import PixelCnn, PixelCnnConfig
 from arcvq.priors.prior import Grid, Prior, PriorConfig
 from arcvq.priors.registry import PRIORS
+from arcvq.priors.rq_transformer import RqTransformer, RqTransformerConfig
 from arcvq.priors.sampling import SamplingOptions
 
 __all__ = [
@@ -17,8 +19,12 @@ __all__ = [
     "GptConfig",
     "Grid",
     "Noise",
+    "PixelCnn",
+    "PixelCnnConfig",
     "Prior",
     "PriorConfig",
+    "RqTransformer",
+    "RqTransformerConfig",
     "SamplingOptions",
     "make_grid",
 ]

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from arcvq.priors.gpt import Gpt
+from arcvq.priors.pixelcnn import PixelCnn
 from arcvq.priors.prior import Prior
+from arcvq.priors.rq_transformer import RqTransformer
 from arcvq.registry import Registry
 
-PRIORS: Registry[Prior] = Registry("prior", {"gpt": Gpt})
+PRIORS: Registry[Prior] = Registry(
+    "prior",
+    {
+        "gpt": Gpt,
+        "pixelcnn": PixelCnn,
+        "rq-transformer": RqTransformer,
+    },
+)

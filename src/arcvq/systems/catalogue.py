@@ -177,4 +177,14 @@ SYSTEMS: dict[str, System] = {
         "Autoregressive Visual Generation, arXiv 2411.00776",
         {"task": "prior", "prior": {"kind": "gpt"}},
     ),
+    "pixelcnn": System(
+        "a prior: gated convolutions that predict a tokenizer's tokens one after another",
+        "van den Oord et al., Conditional Image Generation with PixelCNN Decoders, NeurIPS 2016",
+        {"task": "prior", "prior": {"kind": "pixelcnn"}},
+    ),
+    "rq-transformer": System(
+        "a prior for several tokens per position: one transformer over positions, and one over a position's tokens",
+        "Lee et al., Autoregressive Image Generation using Residual Quantization, CVPR 2022",
+        {"task": "prior", "prior": {"kind": "rq-transformer"}},
+    ),
 }

@@ -1,0 +1,81 @@
+"""Gated convolutions that predict tokens one after another. After van den Oord et al., Conditional Image Generation with PixelCNN Decoders,
+NeurIPS 2016."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from arcvq.errors import ArcvqError
+from arcvq.nets.pixelcnn import GatedPixelCnn
+from arcvq.priors.autoregressive import AutoregressivePrior, State
+from arcvq.priors.prior import Grid, PriorConfig, require_depth_1
+
+
+@dataclass(kw_only=True)
+class PixelCnnConfig(PriorConfig):
+    """width         channels of the two stacks
+    layers        of both stacks; together they reach first_kernel // 2 + (layers − 1) · (kernel // 2) rows and columns
+    first_kernel  side of the first layer's kernel, odd
+    kernel        side of the others', odd
+    head_width    channels between the last layer and the logits
+    dropout       of what each layer adds to the horizontal stack
+    """
+
+    width: int = 64
+    layers: int = 15
+    first_kernel: int = 7
+    kernel: int = 3
+    head_width: int = 512
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_range(1, 2**13, "width", "head_width")
+        self.check_range(1, 128, "layers")
+        self.check_range(3, 63, "first_kernel", "kernel")
+        for name in ("first_kernel", "kernel"):
+            if getattr(self, name) % 2 == 0:
+                raise ArcvqError(f"prior.{name} must be odd, got {getattr(self, name)}")
+        if not 0 <= self.dropout < 1:
+            raise ArcvqError(f"prior.dropout must be from 0 to below 1, got {self.dropout}")
+
+
+class PixelCnn(AutoregressivePrior):
+    """The class and the tokens above and to the left → logits of the next token. A step of sampling runs the network on the whole grid."""
+
+    Config: ClassVar[type[PriorConfig]] = PixelCnnConfig
+    config: PixelCnnConfig
+
+    def __init__(self, grid: Grid, config: PixelCnnConfig) -> None:
+        super().__init__(grid, config)
+        require_depth_1(grid, "pixelcnn")
+        self.tokens = nn.Embedding(grid.codebook_size, config.width)
+        self.net = GatedPixelCnn(
+            config.width,
+            config.layers,
+            grid.classes + 1,
+            first_kernel=config.first_kernel,
+            kernel=config.kernel,
+            dropout=config.dropout,
+        )
+        last = nn.Conv2d(config.head_width, grid.codebook_size, 1)
+        self.head = nn.Sequential(nn.Conv2d(config.width, config.head_width, 1), nn.ReLU(), last)
+        nn.init.zeros_(last.weight)
+        assert last.bias is not None
+        nn.init.zeros_(last.bias)
+
+    def logits(self, tokens: Tensor, labels: Tensor) -> Tensor:
+        return self.head(self.features(tokens, labels)).flatten(2).transpose(1, 2)
+
+    def features(self, tokens: Tensor, labels: Tensor) -> Tensor:
+        """What the network has found at each position, (B, width, h, w), from the tokens (B, h, w) before it."""
+        return self.net(self.tokens(tokens).permute(0, 3, 1, 2), labels)
+
+    def next_logits(self, state: State, position: Tensor, level: int) -> Tensor:
+        # Later tokens of the state are not drawn yet: whatever they are, nothing here depends on them.
+        features = self.features(state.tokens.unflatten(1, (self.grid.height, self.grid.width)), state.labels)
+        here = features.flatten(2)[:, :, position]  # (B, width, 1)
+        return self.head(here[..., None])[:, :, 0, 0]
