@@ -144,6 +144,17 @@ def test_step_by_step_logits_equal_those_of_the_whole_sequence(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", AUTOREGRESSIVE)
+def test_a_step_reads_nothing_on_the_host(name: str) -> None:
+    """So that it can be recorded once and replayed at every position: tensors without values raise when they are read."""
+    prior = small_prior(name).to("meta")
+    assert isinstance(prior, AutoregressivePrior)
+    state = prior.begin(LABELS.to("meta"))
+    for level in range(prior.grid.depth):
+        logits = prior.next_logits(state, torch.zeros(1, dtype=torch.int64, device="meta"), level)
+        assert logits.shape == (4, GRID.codebook_size)
+
+
+@pytest.mark.parametrize("name", AUTOREGRESSIVE)
 def test_temperature_of_0_takes_the_likeliest_token_each_time(name: str) -> None:
     prior = small_prior(name)
     assert isinstance(prior, AutoregressivePrior)
