@@ -1,4 +1,4 @@
-"""arcvq sample, and arcvq train of a prior."""
+"""arcvq sample, compress and decompress, and arcvq train of a prior."""
 
 import json
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from arcvq import Generator
-from arcvq.data import read_image, to_uint8, write_png
+from arcvq.data import read_image, to_uint8, to_unit, write_png
 
 Arcvq = Callable[..., Any]
 TINY = [
@@ -100,3 +100,38 @@ def test_tokenizer_without_prior_is_refused(arcvq: Arcvq, trained_run: Path, tmp
     result = arcvq("sample", trained_run, "--out", tmp_path / "out")
     assert result.code == 2
     assert "holds no prior" in result.errors
+
+
+@pytest.mark.parametrize("mode", ["portable", "prior"])
+def test_compressed_picture_decompresses_to_its_reconstruction(
+    arcvq: Arcvq, prior_run: Path, tmp_path: Path, mode: str
+) -> None:
+    photo, file, out = tmp_path / "photo.png", tmp_path / "photo.arcvq", tmp_path / "back.png"
+    write_png(photo, torch.randint(256, (1, 28, 56), dtype=torch.uint8))
+    about = ["--class", "bag"] if mode == "prior" else []
+    result = arcvq("compress", prior_run, photo, "-o", file, "--mode", mode, *about, "--json")
+    assert (result.code, result.errors) == (0, "")
+    sizes = json.loads(result.output)
+    assert sizes["bytes"] == file.stat().st_size
+    assert sizes["bits_per_pixel"] == pytest.approx(8 * sizes["bytes"] / (28 * 56))
+    assert ("cross_entropy_bits_per_pixel" in sizes) == (mode == "prior")
+    assert arcvq("decompress", prior_run, file, "-o", out).output == f"{out}\n"
+    tokenizer = Generator.from_pretrained(prior_run).tokenizer
+    expected = tokenizer.decode(tokenizer.encode(to_unit(read_image(photo, 1))[None]))[0]
+    assert torch.equal(read_image(out, 1), to_uint8(expected))
+
+
+def test_wrong_compressed_file_is_one_line(arcvq: Arcvq, prior_run: Path, tmp_path: Path) -> None:
+    (tmp_path / "other.arcvq").write_bytes(b"something else")
+    for file, message in [("other.arcvq", "not a picture compressed"), ("none.arcvq", "no such file")]:
+        result = arcvq("decompress", prior_run, tmp_path / file, "-o", tmp_path / "out.png")
+        assert (result.code, result.output) == (2, "")
+        assert message in result.errors
+        assert result.errors.count("\n") == 1
+    write_png(tmp_path / "photo.png", torch.zeros(1, 28, 28, dtype=torch.uint8))
+    for arguments, message in [(["--mode", "zip"], "portable, prior"), (["--class", "dress2"], "did you mean dress")]:
+        result = arcvq("compress", prior_run, tmp_path / "photo.png", "-o", tmp_path / "x.arcvq", *arguments)
+        assert result.code == 2
+        assert message in result.errors
+    assert not (tmp_path / "out.png").exists()
+    assert not (tmp_path / "x.arcvq").exists()

@@ -26,6 +26,8 @@ COMMANDS = (
     "encode",
     "decode",
     "reduce",
+    "compress",
+    "decompress",
     "systems",
     "presets",
 )

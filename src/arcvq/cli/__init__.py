@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from arcvq.cli.command import Commands, Handler, Parser
-from arcvq.cli.generate import add_sample
+from arcvq.cli.generate import add_compress, add_decompress, add_sample
 from arcvq.cli.reduce import add_reduce
 from arcvq.cli.report import add_report
 from arcvq.cli.shards import add_shard
@@ -32,6 +32,8 @@ COMMANDS = (
     add_encode,
     add_decode,
     add_reduce,
+    add_compress,
+    add_decompress,
     add_systems,
     add_presets,
 )

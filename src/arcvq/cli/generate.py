@@ -1,4 +1,4 @@
-"""The command sample."""
+"""The commands sample, compress and decompress."""
 
 from __future__ import annotations
 
@@ -95,3 +95,106 @@ def _sampling_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """The sampling options that were given."""
     names = ("guidance", "temperature", "top_k", "top_p", "steps", "order", "eta")
     return {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
+
+
+def add_compress(commands: Commands) -> None:
+    """Add the command `arcvq compress`."""
+    sub = commands.add(
+        "compress",
+        compress,
+        "turn a picture into a small file of entropy-coded tokens",
+        "  arcvq compress tiny photo.png --out photo.arcvq",
+    )
+    _add_compression_arguments(sub, "an image file of any size", "the file to write, NAME.arcvq")
+    sub.add_argument(
+        "--mode",
+        default="portable",
+        metavar="NAME",
+        help="portable (default): decodes on any machine; prior: smaller, and decodes where the same versions of the same "
+        "libraries compute the same numbers",
+    )
+    sub.add_argument(
+        "--class", dest="label", metavar="CLASS", help="name or number of the picture's class, for --mode prior"
+    )
+
+
+def compress(arguments: argparse.Namespace) -> int:
+    """Run `arcvq compress`: write one file and print its size."""
+    from arcvq.data import to_unit
+    from arcvq.data.files import read_image
+    from arcvq.priors import Generator
+    from arcvq.priors.compression import check_mode
+    from arcvq.priors.compression import compress as compress_picture
+    from arcvq.progress import progress_bar
+    from arcvq.storage import check_writable_file, write_bytes
+
+    check_writable_file(arguments.out)
+    generator = Generator.from_pretrained(arguments.run)
+    check_mode(generator, arguments.mode)
+    label = None if arguments.label is None else generator.class_numbers(arguments.label)[0]
+    pixels = read_image(arguments.file, generator.tokenizer.channels)
+    with progress_bar("compressing") as progress:
+        found = compress_picture(
+            generator,
+            to_unit(pixels),
+            mode=arguments.mode,
+            label=label,
+            progress=lambda done, total: progress("tokens", done, total),
+        )
+    write_bytes(arguments.out, found.content)
+    count = pixels.shape[1] * pixels.shape[2]
+    sizes = {"bytes": len(found.content), "bits_per_pixel": 8 * len(found.content) / count}
+    sizes["payload_bits_per_pixel"] = found.payload_bits / count
+    if found.cross_entropy_bits is not None:
+        sizes["cross_entropy_bits_per_pixel"] = found.cross_entropy_bits / count
+    if arguments.json:
+        print_json({"file": str(arguments.out), **sizes})
+    else:
+        print(f"{arguments.out}: {sizes['bytes']:,} bytes, {sizes['bits_per_pixel']:.4f} bits per pixel")
+    return 0
+
+
+def add_decompress(commands: Commands) -> None:
+    """Add the command `arcvq decompress`."""
+    sub = commands.add(
+        "decompress",
+        decompress,
+        "turn a compressed file into a picture",
+        "  arcvq decompress tiny photo.arcvq --out photo.png",
+    )
+    _add_compression_arguments(sub, "a file that arcvq compress wrote", "the image to write, NAME.png")
+
+
+def decompress(arguments: argparse.Namespace) -> int:
+    """Run `arcvq decompress`: write one PNG."""
+    from arcvq.data import to_uint8, write_png
+    from arcvq.priors import Generator
+    from arcvq.priors.compression import decompress as decompress_picture
+    from arcvq.progress import progress_bar
+    from arcvq.storage import check_writable_file
+
+    check_writable_file(arguments.out)
+    if not arguments.file.is_file():
+        raise ArcvqError(f"{arguments.file}: no such file")
+    generator = Generator.from_pretrained(arguments.run)
+    with progress_bar("decompressing") as progress:
+        try:
+            picture = decompress_picture(
+                generator, arguments.file.read_bytes(), lambda done, total: progress("tokens", done, total)
+            )
+        except ArcvqError as error:
+            raise ArcvqError(f"{arguments.file}: {error}") from None
+    write_png(arguments.out, to_uint8(picture))
+    print_json({"file": str(arguments.out)}) if arguments.json else print(arguments.out)
+    return 0
+
+
+def _add_compression_arguments(sub: argparse.ArgumentParser, file: str, out: str) -> None:
+    """Add the arguments that compress and decompress share."""
+    sub.add_argument(
+        "run", metavar="RUN", help="a run that trained a prior, a saved generator, or the embedded one (tiny)"
+    )
+    sub.add_argument("file", type=Path, metavar="FILE", help=file)
+    sub.add_argument("-o", "--out", type=Path, required=True, metavar="FILE", help=out)
+    sub.add_argument("--json", action="store_true", help="print as JSON")
+    add_import_option(sub)

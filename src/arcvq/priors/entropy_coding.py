@@ -23,7 +23,7 @@ def coder() -> Any:
     try:
         import constriction
     except ImportError:
-        raise ArcvqError("compression needs the package constriction: pip install constriction") from None
+        raise ArcvqError("compression needs the package constriction: pip install 'arcvq[generate]'") from None
     return constriction
 
 
