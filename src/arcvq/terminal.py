@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from arcvq.metrics import METRIC_LABELS, metric_label
-from arcvq.systems import Measured
+from arcvq.systems import Measured, MeasuredGenerator
 
 
 def print_measured(measured: Measured) -> None:
@@ -28,6 +28,22 @@ def print_measured(measured: Measured) -> None:
     reasons = {f"{m}: {why}" for e in measured.evaluations for m, why in e.missing.items()}
     for reason in sorted(reasons):
         console.print(f"missing {reason}", highlight=False, soft_wrap=True)
+
+
+def print_generation(measured: MeasuredGenerator) -> None:
+    """Print a row per metric of generated images, the protocol, and why metrics are missing."""
+    console, evaluation = Console(), measured.evaluation
+    title = f"{measured.document['name']} beside {evaluation.protocol.data}, {evaluation.protocol.images:,} images"
+    console.print(title, highlight=False, soft_wrap=True)
+    table = Table()
+    table.add_column("metric")
+    table.add_column("value", justify="right")
+    for name in [*evaluation.metrics, *evaluation.missing]:
+        table.add_row(evaluation.label(name), _metric_text(name, evaluation.metrics))
+    console.print(table)
+    console.print(evaluation.protocol.line, highlight=False, soft_wrap=True)
+    for name, reason in sorted(evaluation.missing.items()):
+        console.print(f"missing {name}: {reason}", highlight=False, soft_wrap=True)
 
 
 def print_comparison(rows: Mapping[str, Mapping[str, float]], title: str, missing: Sequence[str] = ()) -> None:

@@ -135,3 +135,38 @@ def test_wrong_compressed_file_is_one_line(arcvq: Arcvq, prior_run: Path, tmp_pa
         assert message in result.errors
     assert not (tmp_path / "out.png").exists()
     assert not (tmp_path / "x.arcvq").exists()
+
+
+def test_evaluate_measures_generated_images(arcvq: Arcvq, prior_run: Path, tmp_path: Path) -> None:
+    about = ["--samples", 6, "--chunk", 4, "--top-k", 9, "--seed", 3, "--split", "test", "--metrics", "duplicate_share"]
+    result = arcvq("evaluate", prior_run, *about, "--out", tmp_path / "result.json", "--json")
+    assert (result.code, result.errors) == (0, "")
+    document = json.loads(result.output)
+    assert document == json.loads((tmp_path / "result.json").read_text())
+    protocol = document["generation"]["protocol"]
+    assert (protocol["images"], protocol["split"], protocol["classes"]) == (6, "test", "balanced")
+    assert protocol["sampler"] == {"chunk": 4, "top_k": 9}
+    metrics = document["generation"]["metrics"]
+    assert metrics["duplicate_share"] == 0
+    assert 0 < metrics["bits_per_token"] < 9
+    printed = arcvq("evaluate", prior_run, *about)
+    assert protocol["hash"] in printed.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--samples", "0"], "above 0"),
+        (["--samples", "4", "--split", "holdout"], "train or test"),
+        (["--samples", "4", "--limit", "4"], "--samples"),
+        (["--samples", "4", "--steps", "4"], "no option steps"),
+        (["--samples", "4", "--data", "cifar"], "unknown data set"),
+        (["--samples", "4", "--metrics", "fid"], "unknown metric"),
+        ([], "--samples N"),
+    ],
+)
+def test_wrong_evaluation_is_one_line(arcvq: Arcvq, prior_run: Path, arguments: list[str], message: str) -> None:
+    result = arcvq("evaluate", prior_run, *arguments)
+    assert (result.code, result.output) == (2, "")
+    assert message in result.errors
+    assert result.errors.count("\n") == 1

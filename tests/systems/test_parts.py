@@ -159,6 +159,6 @@ def test_run_of_another_task_is_trained_and_not_measured(
     assert main(["train", recipe, "--import", part, "--samples", "24", "--out", run, "--quiet"]) == 0
     assert capfd.readouterr().out == f"{run}: trained\n"
     assert main(["evaluate", run]) == 2
-    assert "run of the task line, and evaluate measures tokenizers" in capfd.readouterr().err
+    assert "run of the task line, and no tokenizer" in capfd.readouterr().err
     assert main(["encode", run, run, "--out", str(tmp_path / "tokens.npz")]) == 2
     assert "holds no model" in capfd.readouterr().err

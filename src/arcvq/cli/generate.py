@@ -34,20 +34,7 @@ def add_sample(commands: Commands) -> None:
     sub.add_argument(
         "--seed", type=int, default=0, metavar="N", help="image i of a seed is the same whatever --n is (default: 0)"
     )
-    sub.add_argument(
-        "--guidance", type=float, metavar="W", help="how strongly the class is followed (default: 1, no guidance)"
-    )
-    sub.add_argument("--temperature", type=float, metavar="T", help="below 1: likelier tokens (default: 1)")
-    sub.add_argument("--top-k", type=positive_int, metavar="K", help="only the K likeliest tokens")
-    sub.add_argument(
-        "--top-p", type=float, metavar="P", help="only the likeliest tokens that together have probability P"
-    )
-    sub.add_argument("--steps", type=positive_int, metavar="N", help="sampling steps of maskgit and ldm")
-    sub.add_argument("--order", choices=("confidence", "halton"), help="in which maskgit fills in tokens")
-    sub.add_argument("--eta", type=float, metavar="ETA", help="noise on the way in ldm: 0 none (DDIM), 1 as in DDPM")
-    sub.add_argument(
-        "--chunk", type=positive_int, metavar="N", help="images made together; changes their last bits (default: 64)"
-    )
+    add_sampling_options(sub)
     sub.add_argument(
         "--image", type=Path, metavar="FILE", help="an image to complete (--mask) or to continue (--extend)"
     )
@@ -75,7 +62,7 @@ def sample(arguments: argparse.Namespace) -> int:
             "classes": arguments.classes,
             "seed": arguments.seed,
             "progress": lambda done, total: progress("steps", done, total),
-            **_sampling_options(arguments),
+            **sampling_options(arguments),
         }
         if arguments.image is not None:
             path = complete_file(generator, arguments.image, arguments.mask, arguments.extend, arguments.out, **about)
@@ -91,8 +78,26 @@ def sample(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _sampling_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The sampling options that were given."""
+def add_sampling_options(sub: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """Add the options that change how a prior draws."""
+    sub.add_argument(
+        "--guidance", type=float, metavar="W", help="how strongly the class is followed (default: 1, no guidance)"
+    )
+    sub.add_argument("--temperature", type=float, metavar="T", help="below 1: likelier tokens (default: 1)")
+    sub.add_argument("--top-k", type=positive_int, metavar="K", help="only the K likeliest tokens")
+    sub.add_argument(
+        "--top-p", type=float, metavar="P", help="only the likeliest tokens that together have probability P"
+    )
+    sub.add_argument("--steps", type=positive_int, metavar="N", help="sampling steps of maskgit and ldm")
+    sub.add_argument("--order", choices=("confidence", "halton"), help="in which maskgit fills in tokens")
+    sub.add_argument("--eta", type=float, metavar="ETA", help="noise on the way in ldm: 0 none (DDIM), 1 as in DDPM")
+    sub.add_argument(
+        "--chunk", type=positive_int, metavar="N", help="images made together; changes their last bits (default: 64)"
+    )
+
+
+def sampling_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The sampling options that were given, without the chunk."""
     names = ("guidance", "temperature", "top_k", "top_p", "steps", "order", "eta")
     return {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
 

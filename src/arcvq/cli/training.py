@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from arcvq.cli.command import Commands, add_import_option, positive_int, print_json
+from arcvq.cli.generate import add_sampling_options
 from arcvq.errors import ArcvqError
 
 
@@ -138,8 +139,9 @@ def add_evaluate(commands: Commands) -> None:
     sub = commands.add(
         "evaluate",
         evaluate,
-        "measure a run on test images",
-        "  arcvq evaluate runs/first\n  arcvq evaluate runs/first --protocol exact paper --out result.json",
+        "measure a tokenizer on test images, or the images that a prior makes",
+        "  arcvq evaluate runs/first\n  arcvq evaluate runs/first --protocol exact paper --out result.json\n"
+        "  arcvq evaluate runs/prior --samples 50000",
     )
     sub.add_argument("run", metavar="RUN", help="a run, a saved tokenizer, or an embedded one (tiny)")
     sub.add_argument("--protocol", nargs="+", default=["exact"], metavar="NAME", help="exact (default), paper, or both")
@@ -153,10 +155,17 @@ def add_evaluate(commands: Commands) -> None:
     )
     sub.add_argument("--out", type=Path, metavar="FILE", help="write the result as JSON")
     sub.add_argument("--json", action="store_true", help="print the result as JSON")
+    group = sub.add_argument_group("of a prior", "the images that it makes, beside those of the data set")
+    group.add_argument("--samples", type=positive_int, metavar="N", help="how many images to make and compare")
+    group.add_argument("--split", default="train", metavar="NAME", help="compare with train (default) or test")
+    group.add_argument("--seed", type=int, default=0, metavar="N", help="of the images (default: 0)")
+    add_sampling_options(group)
 
 
 def evaluate(arguments: argparse.Namespace) -> int:
     """Measure a run and print its metrics."""
+    if arguments.samples is not None:
+        return _evaluate_generator(arguments)
     from arcvq.progress import progress_bar
     from arcvq.storage import check_writable_file, write_json
     from arcvq.systems import measure
@@ -183,4 +192,39 @@ def evaluate(arguments: argparse.Namespace) -> int:
         print_json(measured.document)
     else:
         print_measured(measured)
+    return 0
+
+
+def _evaluate_generator(arguments: argparse.Namespace) -> int:
+    """Measure the images that a prior makes and print their metrics."""
+    from arcvq.cli.generate import sampling_options
+    from arcvq.priors import CHUNK
+    from arcvq.progress import progress_bar
+    from arcvq.storage import check_writable_file, write_json
+    from arcvq.systems import measure_generator
+    from arcvq.terminal import print_generation
+
+    if arguments.limit is not None:
+        raise ArcvqError("--limit is for tokenizers: of a prior, --samples says how many images are made")
+    if arguments.split not in ("train", "test"):
+        raise ArcvqError(f"unknown split {arguments.split!r}: expected train or test")
+    if arguments.out:
+        check_writable_file(arguments.out)
+    with progress_bar() as progress:
+        measured = measure_generator(
+            arguments.run,
+            arguments.samples,
+            split=arguments.split,
+            data=arguments.data,
+            root=arguments.root,
+            seed=arguments.seed,
+            chunk=arguments.chunk or CHUNK,
+            options=sampling_options(arguments),
+            metrics=arguments.metrics,
+            download=arguments.download,
+            progress=progress,
+        )
+    if arguments.out:
+        write_json(arguments.out, measured.document)
+    print_json(measured.document) if arguments.json else print_generation(measured)
     return 0

@@ -4,6 +4,7 @@ from arcvq.systems.catalogue import SYSTEMS, System
 from arcvq.systems.config import DataConfig, RunConfig, TokenizerConfig
 from arcvq.systems.dry_run import DryRun, dry_run
 from arcvq.systems.measure import Measured, measure
+from arcvq.systems.measure_generator import MeasuredGenerator, measure_generator
 from arcvq.systems.parsing import parse_config
 from arcvq.systems.parts import import_parts, register
 from arcvq.systems.presets import load_config, preset_header, preset_names, preset_path, preset_title
@@ -15,6 +16,7 @@ __all__ = [
     "DataConfig",
     "DryRun",
     "Measured",
+    "MeasuredGenerator",
     "PriorRunConfig",
     "RunConfig",
     "System",
@@ -24,6 +26,7 @@ __all__ = [
     "load_config",
     "make_trainer",
     "measure",
+    "measure_generator",
     "parse_config",
     "preset_header",
     "preset_names",

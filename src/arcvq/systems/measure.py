@@ -55,8 +55,8 @@ def measure(
     config = read_run(run) if run.config.is_file() else None
     if config is not None and not isinstance(config, TokenizerConfig):
         raise ArcvqError(
-            f"{source}: is a run of the task {config.task}, and evaluate measures tokenizers: its own evaluations are in "
-            f"{run.metrics}"
+            f"{source}: is a run of the task {config.task}, and no tokenizer: its own evaluations are in {run.metrics}; a prior "
+            "is measured with --samples N"
         )
     tokenizer = Tokenizer.from_pretrained(source, device=device)
     name = data or (config.data.name if config else None)

@@ -35,7 +35,7 @@ class PriorTask(Task):
         seed: int = 0,
     ) -> None:
         super().__init__({"prior": prior})
-        self.tokenizer, self.system, self.seed = tokenizer.cpu(), system, seed
+        self.tokenizer, self.system, self.seed = tokenizer, system, seed
         self.class_names = None if class_names is None else list(class_names)
         self.headline, self.selection = (prior.metric,), prior.metric
 

@@ -1,0 +1,140 @@
+"""A measured generator as one JSON document: its images beside a reference set, and the prior on test images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from arcvq.config import to_dict
+from arcvq.data import Images, load_images, to_uint8
+from arcvq.data.value_source import ValueSource
+from arcvq.errors import ArcvqError
+from arcvq.metrics import GenerationEvaluation, GenerationProtocol, measure_generation
+from arcvq.metrics.sampling import Split
+from arcvq.priors import CHUNK, Generator
+from arcvq.priors.generator import make_options
+from arcvq.priors.saving import generator_fingerprint
+from arcvq.storage import read_json
+from arcvq.systems.train import read_run
+from arcvq.tasks.prior import PriorTask
+from arcvq.tokenizers.value_cache import cached_values
+from arcvq.training import RunFolder
+from arcvq.training.environment import device_name, library_versions, today
+
+# How many test images give the prior's own metric.
+PRIOR_IMAGES = 10_000
+
+
+@dataclass
+class MeasuredGenerator:
+    """Generated images beside a reference set."""
+
+    generator: Generator
+    evaluation: GenerationEvaluation
+    document: dict[str, Any]
+
+
+def measure_generator(
+    source: str | Path,
+    samples: int,
+    *,
+    split: Split = "train",
+    data: str | None = None,
+    root: str | None = None,
+    seed: int = 0,
+    chunk: int = CHUNK,
+    options: Mapping[str, Any] | None = None,
+    metrics: Sequence[str] | None = None,
+    device: str | torch.device | None = None,
+    download: bool = False,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> MeasuredGenerator:
+    """Generate so many images, equally many of each class, and compare them with a split of the data set.
+
+    `options` are those of the sampling. They, the seed and all else that changes a number are in the protocol and its hash.
+    """
+    device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    run = RunFolder(source)
+    config = read_run(run) if run.config.is_file() else None
+    generator = Generator.from_pretrained(source, device=device)
+    make_options(options or {}).check_known(type(generator.prior).__name__, generator.prior.sampling_options)
+    name = data or (config.data.name if config else None)
+    if name is None:
+        raise ArcvqError(f"{source}: is a model without a run, so it has no data set of its own: say --data NAME")
+    root = root or (config.data.root if config else None)
+    reference = _images(generator, name, split, root, config.data.holdout_every if config else None)
+    test = reference if split == "test" else _images(generator, name, "test", root, None)
+    protocol = GenerationProtocol(
+        images=samples,
+        data=name,
+        split=split,
+        reference_images=len(reference),
+        classes="balanced" if generator.prior.grid.classes else "none",
+        seed=seed,
+        sampler={"chunk": chunk, **(options or {})},
+    )
+
+    def generated() -> Iterator[Tensor]:
+        for batch in generator.batches(samples, seed=seed, chunk=chunk, **(options or {})):
+            yield to_uint8(batch)
+
+    evaluation = measure_generation(
+        generated(),
+        reference,
+        protocol,
+        metrics=metrics,
+        device=device,
+        download=download,
+        progress=None
+        if progress is None
+        else lambda done, total: progress("generated and reference images", done, total),
+    )
+    own_data = config is not None and config.data.name == name  # another set's labels mean other classes
+    evaluation.metrics.update(measure_prior(generator, test, own_data and generator.prior.grid.classes > 0))
+    document: dict[str, Any] = {
+        "name": config.title if config else str(source),
+        "system": generator.system,
+        "data": name,
+        "seed": config.training.seed if config else None,
+        "generation": evaluation.to_json(),
+        "model": f"{generator_fingerprint(generator):016x}",
+        "parameters": sum(p.numel() for p in generator.prior.parameters()),
+        "config": to_dict(config) if config else None,
+        "training": read_json(run.training, "a finished run") if run.training.is_file() else None,
+        "measured": {"date": today(), "device": device_name(device), "versions": library_versions()},
+    }
+    return MeasuredGenerator(generator, evaluation, document)
+
+
+def measure_prior(generator: Generator, images: Images, labelled: bool) -> dict[str, float]:
+    """The prior's own metric, e.g. bits per token, on what its tokenizer makes of these images."""
+    values = cached_values(generator.tokenizer, images, generator.prior.models)[:, :PRIOR_IMAGES]
+    labels = images.labels[: values.shape[1]] if labelled and images.labels is not None else None
+    source = ValueSource(values, labels, batch_size=1, name=images.name).to(generator.device)
+    task = PriorTask(generator.prior, generator.tokenizer)
+    found: dict[str, float] = task.evaluate(source, None, 0)
+    return found
+
+
+def _images(generator: Generator, name: str, split: Split, root: str | None, holdout_every: int | None) -> Images:
+    """The images of a split at the generator's size."""
+    if split == "holdout":
+        raise ArcvqError("generated images are compared with the split train or test")
+    grid, side = generator.prior.grid, generator.tokenizer.downsampling
+    images = load_images(
+        name,
+        split=split,
+        root=Path(root) if root else None,
+        image_size=(grid.height * side, grid.width * side),
+        holdout_every=holdout_every,
+    )
+    if images.channels != generator.tokenizer.channels:
+        raise ArcvqError(
+            f"{name} has {images.channels} channels but the generator makes {generator.tokenizer.channels}"
+        )
+    return images
