@@ -16,7 +16,6 @@ from arcvq import VQ, ArcvqError, Tokenizer
 from arcvq.data import read_image, write_png
 from arcvq.nets import SmallAutoencoder, SmallConfig
 from arcvq.tokenizers.files import (
-    Tokens,
     decode_tokens,
     encode_files,
     find_images,
@@ -25,6 +24,7 @@ from arcvq.tokenizers.files import (
     safe_path,
     unique_names,
 )
+from arcvq.tokenizers.token_file import Tokens
 
 SMALL = SmallConfig(width=16, residual_width=8, latent_dim=8)
 
@@ -216,7 +216,7 @@ def test_files_are_read_one_batch_ahead_and_written_per_batch(
         read.append(path)
         return read_image(path, channels, size)
 
-    monkeypatch.setattr("arcvq.tokenizers.files.read_image", counted)
+    monkeypatch.setattr("arcvq.tokenizers.image_batches.read_image", counted)
     seen: list[tuple[int, int, bool, int]] = []
 
     def progress(done: int, total: int) -> None:

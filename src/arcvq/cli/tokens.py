@@ -19,7 +19,8 @@ def add_reconstruct(commands: Commands) -> None:
         "reconstruct",
         reconstruct,
         "encode and decode images, and save the reconstructions",
-        "  arcvq reconstruct tiny photo.png --out out",
+        "  arcvq reconstruct tiny photo.png --out out\n"
+        "  arcvq reconstruct tiny large.png --size original --tile 512 --out out",
     )
     _add_image_arguments(sub)
     sub.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the PNGs")
@@ -76,11 +77,13 @@ def encode(arguments: argparse.Namespace) -> int:
     with progress_bar("encoding") as progress:
         tokens = encode_files(tokenizer, arguments.images, **_reading_options(arguments, progress, skipped))
     tokens.save(arguments.out)
-    images, grid = len(tokens.names), list(tokens.tokens.shape[1:])
+    # Without one grid for all, JSON has null, and the line the number of tokens.
+    grid = list(tokens.tokens.shape[1:]) if tokens.grids is None else None
     if arguments.json:
-        print_json({"file": str(arguments.out), "images": images, "grid": grid, "skipped": skipped})
+        print_json({"file": str(arguments.out), "images": len(tokens), "grid": grid, "skipped": skipped})
     else:
-        print(f"{arguments.out}: {images} images as {'×'.join(map(str, grid))} tokens each")
+        amount = f"{'×'.join(map(str, grid))} tokens each" if grid else f"{tokens.tokens.numel():,} tokens in all"
+        print(f"{arguments.out}: {len(tokens)} images as {amount}")
     _print_skipped(skipped)
     return 0
 
@@ -97,6 +100,8 @@ def _encode_shards(arguments: argparse.Namespace) -> int:
         raise ArcvqError(f"{arguments.out}: the tokens of shards are shards: give --out the name of a folder")
     if arguments.batch_size is not None:
         raise ArcvqError("of shards, a fixed number of images is encoded at a time: leave --batch-size out")
+    if arguments.size is not None or arguments.tile is not None:
+        raise ArcvqError("images in shards are fitted to the tokenizer's size, and whole: leave --size and --tile out")
     check_writable_folder(arguments.out)
     tokenizer = _load_tokenizer(arguments)
     with progress_bar("encoding") as progress:
@@ -136,7 +141,8 @@ def add_decode(commands: Commands) -> None:
 def decode(arguments: argparse.Namespace) -> int:
     """Write the images of a token file, or of token shards, as PNGs."""
     from arcvq.progress import progress_bar
-    from arcvq.tokenizers.files import Tokens, decode_tokens
+    from arcvq.tokenizers.files import decode_tokens
+    from arcvq.tokenizers.token_file import Tokens
     from arcvq.tokenizers.token_shards import decode_shards
 
     folder = arguments.tokens if arguments.tokens.is_dir() else None
@@ -158,6 +164,12 @@ def _add_image_arguments(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("run", metavar="RUN", help="a run, a saved tokenizer, or an embedded one (tiny)")
     sub.add_argument("images", nargs="+", metavar="IMAGE", help="image files, or folders of them")
     sub.add_argument(
+        "--size",
+        type=image_size,
+        metavar="SIZE",
+        help="fit images to N×N (N), or to height×width (HxW); original: each keeps its size (default: the tokenizer's)",
+    )
+    sub.add_argument(
         "--on-error",
         choices=("fail", "skip"),
         default="fail",
@@ -172,7 +184,18 @@ def _add_inference_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "--precision", default="fp32", metavar="NAME", help="of encoder and decoder: fp32 (default), tf32, fp16 or bf16"
     )
-    sub.add_argument("--batch-size", type=positive_int, metavar="N", help="images at a time (default: chosen to fit)")
+    sub.add_argument(
+        "--batch-size", type=positive_int, metavar="N", help="images, or tiles, at a time (default: chosen to fit)"
+    )
+    sub.add_argument(
+        "--tile",
+        type=positive_int,
+        metavar="SIDE",
+        help="for large images: overlapping tiles of SIDE×SIDE pixels go through encoder and decoder",
+    )
+    sub.add_argument(
+        "--margin", type=int, metavar="N", help="pixels of context around a tile (default: an eighth of its side)"
+    )
     sub.add_argument("--channels-last", action="store_true", help="store the weights with the channels last")
     sub.add_argument("--compile", action="store_true", help="compile encoder and decoder: faster for many images")
     sub.add_argument("--json", action="store_true", help="print as JSON")
@@ -190,11 +213,29 @@ def _load_tokenizer(arguments: argparse.Namespace) -> Any:
     return tokenizer.speed_up(compile=arguments.compile, channels_last=arguments.channels_last)
 
 
+def image_size(text: str) -> tuple[int, int] | str:
+    """An argument type: a side, a height and a width (HxW), or `original`."""
+    sides = text.split("x") if "x" in text else [text, text]
+    if text != "original" and not (len(sides) == 2 and all(side.isascii() and side.isdigit() for side in sides)):
+        raise argparse.ArgumentTypeError(f"expected a side, height and width as HxW, or original, got {text!r}")
+    return text if text == "original" else (int(sides[0]), int(sides[1]))
+
+
+def _tile(arguments: argparse.Namespace) -> Any:
+    """The tile that --tile and --margin describe; None without them."""
+    from arcvq.tokenizers import Tile
+
+    if arguments.tile is None and arguments.margin is not None:
+        raise ArcvqError("--margin is that of tiles: give --tile too")
+    return None if arguments.tile is None else Tile(arguments.tile, arguments.margin)
+
+
 def _inference_options(arguments: argparse.Namespace, progress: Callable[[str, int, int], None]) -> dict[str, Any]:
     """The keyword arguments of a pass over many images."""
     return {
         "precision": arguments.precision,
         "batch_size": arguments.batch_size,
+        "tile": _tile(arguments),
         "progress": partial(progress, "images"),
     }
 
@@ -203,7 +244,11 @@ def _reading_options(
     arguments: argparse.Namespace, progress: Callable[[str, int, int], None], skipped: dict[str, str]
 ) -> dict[str, Any]:
     """The keyword arguments of a pass over image files; unreadable files are added to `skipped` with --on-error skip."""
-    return {**_inference_options(arguments, progress), "skipped": skipped if arguments.on_error == "skip" else None}
+    return {
+        **_inference_options(arguments, progress),
+        "size": arguments.size,
+        "skipped": skipped if arguments.on_error == "skip" else None,
+    }
 
 
 def _print_skipped(skipped: dict[str, str]) -> None:

@@ -46,6 +46,7 @@ class Autoencoder(nn.Module):
 
     Config: ClassVar[type[AutoencoderConfig]] = AutoencoderConfig
     takes_mask: ClassVar[bool] = False  # whether `encode` takes a mask (B, 1, H, W), True where the image is defective
+    fixed_size: ClassVar[bool] = False  # whether images of another size than the training images' make no sense to it
 
     def __init__(self, channels: int, config: AutoencoderConfig) -> None:
         super().__init__()

@@ -157,6 +157,7 @@ class VitAutoencoder(Autoencoder):
 
     Config: ClassVar[type[AutoencoderConfig]] = VitConfig
     config: VitConfig
+    fixed_size = True  # positions outside the training images' grid were never learned from
 
     def __init__(self, channels: int, config: VitConfig) -> None:
         super().__init__(channels, config)

@@ -3,70 +3,30 @@
 from __future__ import annotations
 
 import hashlib
-import io
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from posixpath import splitext
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from arcvq.data import read_image, to_uint8, to_unit, write_png
-from arcvq.data.files import UnreadableImage
+from arcvq.data import to_uint8, write_png
 from arcvq.data.folder import EXTENSIONS, image_paths
-from arcvq.data.reading import image_threads, prefetch, raise_if_unreadable, read_in_threads
+from arcvq.data.reading import image_threads
 from arcvq.errors import ArcvqError
-from arcvq.storage import check_writable_folder, read_arrays, write_bytes
+from arcvq.storage import check_writable_folder
+from arcvq.tokenizers.image_batches import (
+    FileReader,
+    FileSize,
+    Progress,
+    images_at_a_time,
+    padded_size,
+)
 from arcvq.tokenizers.inference import Precision, check_precision
+from arcvq.tokenizers.tiles import Tile, as_tile
+from arcvq.tokenizers.token_file import HeightWidth, Tokens
 from arcvq.tokenizers.tokenizer import Tokenizer
-
-# Images per batch for a tokenizer without an image size.
-DEFAULT_BATCH = 64
-
-# Called with the number of images done and in all.
-Progress = Callable[[int, int], None]
-
-
-@dataclass(frozen=True)
-class Tokens:
-    """The content of a token file: tokens (n, h, w), the name of each image, and the fingerprint of the codebook."""
-
-    tokens: Tensor
-    names: list[str]
-    codebook: str | None = None  # its fingerprint; None if unknown
-
-    def save(self, path: Path) -> None:
-        """Write a compressed .npz with the smallest integer type that holds the tokens."""
-        buffer = io.BytesIO()
-        smallest = np.uint16 if int(self.tokens.max()) < 2**16 else np.uint32
-        np.savez_compressed(
-            buffer,
-            tokens=self.tokens.cpu().numpy().astype(smallest),
-            names=np.array(self.names, dtype=np.str_),
-            codebook=np.array(self.codebook or "", dtype=np.str_),
-        )
-        write_bytes(path, buffer.getvalue())
-
-    @classmethod
-    def load(cls, path: Path) -> Tokens:
-        """Read an .npz with an integer array `tokens` (n, h, w); `names` and `codebook` are optional."""
-        arrays = read_arrays(path, "token file")
-        if "tokens" not in arrays:
-            raise ArcvqError(f"{path}: holds no array called tokens")
-        tokens, codebook = arrays["tokens"], str(arrays.get("codebook", ""))
-        names = [str(name) for name in np.atleast_1d(arrays["names"])] if "names" in arrays else None
-        if not np.issubdtype(tokens.dtype, np.integer):
-            raise ArcvqError(f"{path}: tokens must be integers, got {tokens.dtype}")
-        if tokens.ndim < 3 or tokens.size == 0:
-            raise ArcvqError(f"{path}: expected tokens (n, h, w), got shape {tokens.shape}")
-        if names is None:
-            names = [f"{i:06d}" for i in range(len(tokens))]
-        if len(names) != len(tokens):
-            raise ArcvqError(f"{path}: has {len(tokens)} token grids but {len(names)} names")
-        return cls(torch.from_numpy(tokens.astype(np.int64)), names, codebook or None)
 
 
 def find_images(sources: Sequence[str | Path]) -> dict[str, Path]:
@@ -92,20 +52,33 @@ def encode_files(
     *,
     precision: Precision = "fp32",
     batch_size: int | None = None,
+    size: FileSize = None,
+    tile: int | Tile | None = None,
     skipped: dict[str, str] | None = None,
     progress: Progress | None = None,
 ) -> Tokens:
-    """Encode image files, resized to the tokenizer's image size, in batches.
+    """Encode image files, in batches.
 
-    An unreadable image is an error. If `skipped` is given, it is skipped, and its name and the reason are added there.
+    They are resized to `size`, by default the tokenizer's image size; with `original` each keeps its own and is padded, by reflection,
+    to a multiple of the downsampling. `tile` is as in `Tokenizer.encode`; `batch_size` then counts tiles. An unreadable image is an
+    error. If `skipped` is given, it is skipped, and its name and the reason are added there.
     """
     check_precision(precision, tokenizer.device)
+    tokenizer.quantizer.require_codebook()
+    reader = FileReader.of(tokenizer, size, tile, batch_size)
     names: list[str] = []
-    grids: list[Tensor] = []
-    for part, images in _read_batches(tokenizer, find_images(sources), batch_size, skipped, progress):
-        grids.append(tokenizer.encode(images, precision=precision, batch_size=len(images)).cpu())
-        names += part
-    return Tokens(torch.cat(grids), names, codebook_fingerprint(tokenizer))
+    batches: list[Tensor] = []
+    sizes: list[HeightWidth] = []
+    padded = False
+    for batch in reader.batches(find_images(sources), skipped, progress):
+        at_a_time = len(batch.names) if tile is None else batch_size
+        tokens = tokenizer.encode(batch.images, precision=precision, batch_size=at_a_time, tile=tile)
+        batches.append(tokens.cpu())
+        names += batch.names
+        height_and_width = (batch.images.shape[2], batch.images.shape[3])
+        sizes += [batch.size or height_and_width] * len(batch.names)
+        padded |= batch.size not in (None, height_and_width)
+    return Tokens.of(batches, names, codebook_fingerprint(tokenizer), sizes if padded else None)
 
 
 def reconstruct_files(
@@ -115,11 +88,14 @@ def reconstruct_files(
     *,
     precision: Precision = "fp32",
     batch_size: int | None = None,
+    size: FileSize = None,
+    tile: int | Tile | None = None,
     skipped: dict[str, str] | None = None,
     progress: Progress | None = None,
 ) -> list[Path]:
-    """Write the reconstruction of every image below `folder`, in batches; returns the paths. `skipped` as in `encode_files`."""
+    """Write the reconstruction of every image below `folder`, in batches; returns the paths. The options are as in `encode_files`."""
     check_precision(precision, tokenizer.device)
+    reader = FileReader.of(tokenizer, size, tile, batch_size)
     originals = find_images(sources)
     targets = dict(zip(originals, output_paths(folder, list(originals))))
     sources_resolved = {path.resolve() for path in originals.values()}
@@ -127,9 +103,11 @@ def reconstruct_files(
         if target.resolve() in sources_resolved:
             raise ArcvqError(f"{target}: is an input image and would be overwritten: choose another --out")
     written: list[Path] = []
-    for names, images in _read_batches(tokenizer, originals, batch_size, skipped, progress):
-        reconstructions = tokenizer.reconstruct(images, precision=precision, batch_size=len(images))
-        written += write_pngs([targets[name] for name in names], reconstructions)
+    for batch in reader.batches(originals, skipped, progress):
+        at_a_time = len(batch.names) if tile is None else batch_size
+        images = tokenizer.reconstruct(batch.images, precision=precision, batch_size=at_a_time, tile=tile)
+        height, width = batch.size or images.shape[2:]
+        written += write_pngs([targets[name] for name in batch.names], images[:, :, :height, :width])
     return written
 
 
@@ -140,21 +118,40 @@ def decode_tokens(
     *,
     precision: Precision = "fp32",
     batch_size: int | None = None,
+    tile: int | Tile | None = None,
     progress: Progress | None = None,
 ) -> list[Path]:
-    """Decode every token grid to a PNG below `folder`, in batches; returns the paths."""
+    """Decode every token grid to a PNG below `folder`, in batches; returns the paths. `tile` as in `Tokenizer.decode`."""
     if tokens.codebook not in (None, codebook_fingerprint(tokenizer)):
         raise ArcvqError("these tokens were made with another codebook: decode them with the tokenizer that made them")
+    check_precision(precision, tokenizer.device)
     tokenizer.quantizer.check_tokens(tokens.tokens)
+    factor = tokenizer.downsampling
+    padded = [(rows * factor, columns * factor) for rows, columns in tokens.shapes]
+    sizes = padded if tokens.sizes is None else [(height, width) for height, width in tokens.sizes.tolist()]
+    for size, filled in zip(sizes, padded):
+        if padded_size(size, factor) != filled:
+            raise ArcvqError(
+                f"a grid of tokens is an image of {filled[0]}×{filled[1]} here, not one of {size[0]}×{size[1]}"
+            )
+    for filled in set(padded):
+        tokenizer.check_size(*filled, tile=tile)
     targets = output_paths(folder, tokens.names)
-    height, width = (side * tokenizer.downsampling for side in tokens.tokens.shape[1:3])
-    size = batch_size or tokenizer.batch_size(height, width)
-    for start in range(0, len(targets), size):
-        grids = tokens.tokens[start : start + size]
-        images = tokenizer.decode(grids, precision=precision, batch_size=len(grids))
-        write_pngs(targets[start : start + size], images)
-        if progress:
-            progress(start + len(grids), len(targets))
+    done = 0
+    # Neighbours of one size are decoded together.
+    for (filled, (height, width)), group in groupby(
+        range(len(tokens)), key=lambda index: (padded[index], sizes[index])
+    ):
+        neighbours = list(group)
+        limit = images_at_a_time(tokenizer, filled, None if tile is None else as_tile(tile), batch_size)
+        for part in (neighbours[start : start + limit] for start in range(0, len(neighbours), limit)):
+            batch = tokens.batch(part[0], part[-1] + 1)
+            at_a_time = len(part) if tile is None else batch_size
+            images = tokenizer.decode(batch, precision=precision, batch_size=at_a_time, tile=tile)
+            write_pngs([targets[index] for index in part], images[:, :, :height, :width])
+            done += len(part)
+            if progress:
+                progress(done, len(targets))
     return targets
 
 
@@ -199,48 +196,6 @@ def safe_name(name: str) -> str:
     """Replace characters in one part of a path that some file systems refuse."""
     safe = "".join(c if c.isalnum() or c in "._- " else "_" for c in name).strip(". ")
     return safe or "image"
-
-
-def _read_batches(
-    tokenizer: Tokenizer,
-    paths: dict[str, Path],
-    batch_size: int | None,
-    skipped: dict[str, str] | None,
-    progress: Progress | None,
-) -> Iterator[tuple[list[str], Tensor]]:
-    """Yield batches of names and floats (b, C, H, W) on the tokenizer's device; threads read the next batch ahead."""
-    size = batch_size or (tokenizer.batch_size(*tokenizer.image_size) if tokenizer.image_size else DEFAULT_BATCH)
-    names = list(paths)
-    parts = [names[start : start + size] for start in range(0, len(names), size)]
-    shapes: set[torch.Size] = set()
-
-    def read(part: list[str]) -> list[Tensor | UnreadableImage]:
-        read_resized = partial(read_image, channels=tokenizer.channels, size=tokenizer.image_size)
-        return list(read_in_threads([paths[name] for name in part], read_resized))
-
-    done = 0
-    for part, results in zip(parts, prefetch(read, parts)):
-        if skipped is None:
-            raise_if_unreadable(results, ", or give --on-error skip")
-        else:
-            skipped |= {name: each.reason for name, each in zip(part, results) if isinstance(each, UnreadableImage)}
-        images = {name: image for name, image in zip(part, results) if isinstance(image, Tensor)}
-        shapes |= {image.shape for image in images.values()}
-        if len(shapes) > 1:
-            raise ArcvqError(
-                "the images differ in size and this tokenizer has no image size: encode one size at a time"
-            )
-        if images:
-            pixels = torch.stack(list(images.values()))
-            if tokenizer.device.type == "cuda":  # copies from pinned memory overlap with the GPU's work
-                pixels = pixels.pin_memory()
-            yield list(images), to_unit(pixels.to(tokenizer.device, non_blocking=True))
-        done += len(part)
-        if progress:
-            progress(done, len(names))
-    if not shapes:
-        name, reason = next(iter((skipped or {}).items()))
-        raise ArcvqError(f"none of the {len(names)} images can be read; the first is {paths[name]} ({reason})")
 
 
 def write_pngs(paths: list[Path], images: Tensor) -> list[Path]:

@@ -26,8 +26,10 @@ from arcvq.data.tar import END, pack
 from arcvq.data.tokens import HEADER, TokenHeader, TokenShards
 from arcvq.errors import ArcvqError
 from arcvq.storage import folder_lock, read_json, write_bytes, write_error, write_json
-from arcvq.tokenizers.files import Progress, codebook_fingerprint, output_paths, write_pngs
+from arcvq.tokenizers.files import codebook_fingerprint, output_paths, write_pngs
+from arcvq.tokenizers.image_batches import Progress
 from arcvq.tokenizers.inference import Precision, check_precision
+from arcvq.tokenizers.tiles import Tile
 from arcvq.tokenizers.tokenizer import Tokenizer
 
 # Pixels and images in a chunk: 32 images of 256 × 256. It depends on nothing but the images' size.
@@ -216,9 +218,13 @@ def decode_shards(
     *,
     precision: Precision = "fp32",
     batch_size: int | None = None,
+    tile: int | Tile | None = None,
     progress: Progress | None = None,
 ) -> list[Path]:
-    """Decode every token grid in a folder of token shards to a PNG below `out`, named by its key; returns the paths."""
+    """Decode every token grid in a folder of token shards to a PNG below `out`, named by its key; returns the paths.
+
+    `tile` is as in `Tokenizer.decode`; `batch_size` then counts tiles.
+    """
     folders = split_folders(folder)
     sets = (
         [(TokenShards(folder), out)] if folders is None else [(TokenShards(f), out / f.name) for f in folders.values()]
@@ -231,10 +237,12 @@ def decode_shards(
                 f"{tokens.folder}: made with another codebook: decode the tokens with the tokenizer that made them"
             )
         paths = output_paths(target, tokens.keys)
-        size = batch_size or tokens.header.chunk
+        # With tiles, `batch_size` is the number of tiles, and memory is short: one image at a time.
+        size = 1 if tile is not None else batch_size or tokens.header.chunk
         parts = list(torch.arange(len(tokens)).split(size))
         for part, grids in zip(parts, prefetch(tokens.gather, parts)):
-            images = tokenizer.decode(grids, precision=precision, batch_size=len(grids))
+            at_a_time = len(grids) if tile is None else batch_size
+            images = tokenizer.decode(grids, precision=precision, batch_size=at_a_time, tile=tile)
             written += write_pngs([paths[index] for index in part.tolist()], images)
             if progress:
                 progress(len(written), total)

@@ -20,6 +20,7 @@ from arcvq.tokenizers.inference import (
     inference_batch_size,
     trunk_precision,
 )
+from arcvq.tokenizers.tiles import Tile, TileGrid, as_tile, decode_tiles, encode_tiles
 
 
 class Tokenizer(nn.Module):
@@ -68,14 +69,24 @@ class Tokenizer(nn.Module):
         """Update the quantizer after each optimizer step, with the outputs of that step's micro-batches."""
         self.quantizer.after_step(*outputs)
 
-    def encode(self, images: Tensor, *, precision: Precision = "fp32", batch_size: int | None = None) -> Tensor:
+    def encode(
+        self,
+        images: Tensor,
+        *,
+        precision: Precision = "fp32",
+        batch_size: int | None = None,
+        tile: int | Tile | None = None,
+    ) -> Tensor:
         """Images (B, C, H, W) in [-1, 1] → tokens (B, h, w), int64.
 
         `precision` is that of encoder and decoder (fp32, tf32, fp16, bf16); the code search is always float32. A precision other
         than fp32 changes some tokens. By default, `batch_size` is as large as needed to keep the device busy, and fits its memory.
+
+        `tile` is for images that do not fit into memory: the side of overlapping tiles, in pixels (or a `Tile`, with its margin). They
+        go through the autoencoder `batch_size` at a time. The tokens are a grid of the whole image all the same.
         """
         self.quantizer.require_codebook()
-        self._check_images(images)
+        self._check_images(images, tile)
 
         def encode_batch(batch: Tensor) -> Tensor:
             tokens = self._encode_and_quantize(batch, precision).tokens
@@ -83,31 +94,59 @@ class Tokenizer(nn.Module):
             return tokens
 
         with self._inference_mode(precision):
+            if tiles := self._tiles(images, images.shape[-2:], tile):
+                return encode_tiles(encode_batch, images, tiles, self._batch_size(batch_size, tiles.tile_size))
             return self._run_in_batches(encode_batch, images, batch_size, images.shape[-2:])
 
-    def decode(self, tokens: Tensor, *, precision: Precision = "fp32", batch_size: int | None = None) -> Tensor:
-        """Tokens (B, h, w) → images (B, C, H, W), in [-1, 1]. `precision` and `batch_size` as in `encode`."""
+    def decode(
+        self,
+        tokens: Tensor,
+        *,
+        precision: Precision = "fp32",
+        batch_size: int | None = None,
+        tile: int | Tile | None = None,
+    ) -> Tensor:
+        """Tokens (B, h, w) → images (B, C, H, W), in [-1, 1]. The options are as in `encode`; tiles are blended where they overlap."""
         self.quantizer.require_codebook()
         expected = 3 + (self.quantizer.tokens_per_position > 1)
         if tokens.dim() != expected:
             shape = "(B, h, w)" if expected == 3 else "(B, h, w, tokens per position)"
             raise ArcvqError(f"expected tokens {shape}, got shape {tuple(tokens.shape)}")
         size = torch.Size(side * self.downsampling for side in tokens.shape[1:3])
+        self.check_size(size[0], size[1], tile)
 
         def decode_batch(batch: Tensor) -> Tensor:
             return self._decode_quantized(self.quantizer.decode(batch.to(self.device)).to(self.dtype), precision)
 
         with self._inference_mode(precision):
+            if tiles := self._tiles(tokens, size, tile):
+                return decode_tiles(decode_batch, tokens, tiles, self._batch_size(batch_size, tiles.tile_size))
             return self._run_in_batches(decode_batch, tokens, batch_size, size)
 
-    def reconstruct(self, images: Tensor, *, precision: Precision = "fp32", batch_size: int | None = None) -> Tensor:
-        """Images → quantized latents → images in [-1, 1]. `precision` and `batch_size` as in `encode`."""
-        self._check_images(images)
+    def reconstruct(
+        self,
+        images: Tensor,
+        *,
+        precision: Precision = "fp32",
+        batch_size: int | None = None,
+        tile: int | Tile | None = None,
+    ) -> Tensor:
+        """Images → quantized latents → images in [-1, 1]. The options are as in `encode` and `decode`."""
+        self._check_images(images, tile)
 
         def reconstruct_batch(batch: Tensor) -> Tensor:
             return self._decode_quantized(self._encode_and_quantize(batch, precision).quantized, precision)
 
+        def encode_batch(batch: Tensor) -> Tensor:  # the latents lie as tokens do: (b, h, w, D)
+            return self._encode_and_quantize(batch, precision).quantized.movedim(1, -1)
+
+        def decode_batch(quantized: Tensor) -> Tensor:
+            return self._decode_quantized(quantized.movedim(-1, 1).contiguous(), precision)
+
         with self._inference_mode(precision):
+            if tiles := self._tiles(images, images.shape[-2:], tile):
+                size = self._batch_size(batch_size, tiles.tile_size)
+                return decode_tiles(decode_batch, encode_tiles(encode_batch, images, tiles, size), tiles, size)
             return self._run_in_batches(reconstruct_batch, images, batch_size, images.shape[-2:])
 
     def inpaint(self, images: Tensor, mask: Tensor) -> Tensor:
@@ -172,10 +211,22 @@ class Tokenizer(nn.Module):
         self, function: Callable[[Tensor], Tensor], inputs: Tensor, batch_size: int | None, size: torch.Size
     ) -> Tensor:
         """Apply a function to batches of `inputs` and concatenate the results; `size` is the images' height and width."""
+        batches = inputs.split(self._batch_size(batch_size, size))
+        return function(inputs) if len(batches) < 2 else torch.cat([function(batch) for batch in batches])
+
+    def _batch_size(self, batch_size: int | None, size: tuple[int, ...]) -> int:
+        """The number given, checked; without one, the default for images of this height and width."""
         if batch_size is not None and batch_size < 1:
             raise ArcvqError(f"batch_size must be at least 1, got {batch_size}")
-        batches = inputs.split(batch_size or self.batch_size(*size))
-        return function(inputs) if len(batches) < 2 else torch.cat([function(batch) for batch in batches])
+        return batch_size or self.batch_size(size[0], size[1])
+
+    def _tiles(self, inputs: Tensor, size: torch.Size, tile: int | Tile | None) -> TileGrid | None:
+        """The tiles of images of this height and width; None if each goes through whole."""
+        if tile is None or not len(inputs):
+            return None
+        height, width = (side // self.downsampling for side in size)
+        tiles = TileGrid.of(height, width, as_tile(tile), self.downsampling)
+        return None if tiles.tile_size == tuple(size) else tiles
 
     def modules_to_compile(self) -> list[nn.Module]:
         """The modules that `speed_up` compiles: encoder and decoder, without quantizers."""
@@ -206,7 +257,7 @@ class Tokenizer(nn.Module):
     def dtype(self) -> torch.dtype:
         return next(self.parameters()).dtype
 
-    def _check_images(self, images: Tensor) -> None:
+    def _check_images(self, images: Tensor, tile: int | Tile | None = None) -> None:
         """Raise unless images are floats (B, C, H, W) with this tokenizer's channels and a size that it can encode."""
         if images.dim() != 4 or images.shape[1] != self.channels:
             raise ArcvqError(f"expected images (B, {self.channels}, H, W), got shape {tuple(images.shape)}")
@@ -214,12 +265,22 @@ class Tokenizer(nn.Module):
             raise ArcvqError(
                 f"expected floating-point images in [-1, 1], got {images.dtype}: scale bytes with x / 127.5 - 1"
             )
-        self.check_size(*images.shape[-2:])
+        self.check_size(images.shape[2], images.shape[3], tile)
 
-    def check_size(self, height: int, width: int) -> None:
-        """Raise unless both sides are multiples of the downsampling."""
+    def check_size(self, height: int, width: int, tile: int | Tile | None = None) -> None:
+        """Raise unless the autoencoder takes images of this size, or tiles of them: the sides are multiples of the downsampling."""
         if height % self.downsampling or width % self.downsampling or not height or not width:
             raise ArcvqError(f"image sides must be multiples of {self.downsampling}, got {height}×{width}")
+        size = (height, width)
+        if tile is not None:
+            rows, columns = (side // self.downsampling for side in size)
+            size = TileGrid.of(rows, columns, as_tile(tile), self.downsampling).tile_size
+        trained = self.image_size if self.autoencoder.fixed_size else None
+        if trained not in (None, size):
+            raise ArcvqError(
+                f"{type(self.autoencoder).__name__} takes images of the size that it was trained on, "
+                f"{'×'.join(map(str, trained))}, got {'tiles of ' if tile else ''}{size[0]}×{size[1]}"
+            )
 
     # ---- files ----------------------------------------------------------------------------------------------------------
 
