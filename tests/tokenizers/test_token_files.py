@@ -285,15 +285,6 @@ def test_images_are_fitted_to_non_square_size(tmp_path: Path) -> None:
     assert tokens.tokens.shape == (2, 8, 16)
 
 
-def test_tokenizer_without_image_size_keeps_image_sizes(tmp_path: Path) -> None:
-    Image.new("L", (64, 32)).save(tmp_path / "wide.png")
-    tokenizer = make_tokenizer(image_size=None)
-    assert encode_files(tokenizer, [tmp_path / "wide.png"]).tokens.shape == (1, 8, 16)
-    Image.new("L", (32, 32)).save(tmp_path / "square.png")
-    paths = [tmp_path / "wide.png"] * 64 + [tmp_path / "square.png"]
-    assert "the images differ in size" in error_of(encode_files, tokenizer, paths)
-
-
 def test_find_images_lists_files_and_sorted_folders(folder: Path, tmp_path: Path) -> None:
     (folder / "deeper").mkdir()
     (folder / "image-00.png").rename(folder / "deeper" / "Z.PNG")
