@@ -69,6 +69,9 @@ def test_token_shards_decode_to_the_images_of_a_token_file(
     assert printed == {"folder": str(tmp_path / "tokens"), "images": 4, "shards": 1, "grid": [7, 7], "skipped": {}}
     decoded = arcvq("decode", "tiny", tmp_path / "tokens", "--out", tmp_path / "decoded", "--batch-size", "4")
     assert decoded.output.splitlines() == [str(tmp_path / "decoded" / f"{i:06d}.png") for i in range(4)]
+    tiled = arcvq("decode", "tiny", tmp_path / "tokens", "--out", tmp_path / "tiled", "--tile", "32")
+    assert (tiled.code, len(tiled.output.splitlines())) == (0, 4)  # an image of 28×28 is one tile
+    assert (tmp_path / "tiled" / "000003.png").read_bytes() == (tmp_path / "decoded" / "000003.png").read_bytes()
     arcvq("encode", "tiny", images, "--out", tmp_path / "tokens.npz")
     arcvq("decode", "tiny", tmp_path / "tokens.npz", "--out", tmp_path / "expected")
     for i in range(4):
@@ -79,6 +82,8 @@ def test_token_shards_decode_to_the_images_of_a_token_file(
 def test_wrong_arguments_for_shards_are_refused(arcvq: Arcvq, shards: Path, images: Path, tmp_path: Path) -> None:
     out = ("--out", tmp_path / "out")
     assert "leave --batch-size out" in refused(arcvq, "encode", "tiny", shards, *out, "--batch-size", "2")
+    for option in (("--size", "original"), ("--tile", "64")):
+        assert "leave --size and --tile out" in refused(arcvq, "encode", "tiny", shards, *out, *option)
     assert "shards are encoded alone" in refused(arcvq, "encode", "tiny", shards, images, *out)
     assert "give --out the name of a folder" in refused(arcvq, "encode", "tiny", shards, "--out", tmp_path / "a.npz")
     assert "no such folder" in refused(arcvq, "encode", "tiny", "shards:absent", *out)

@@ -65,9 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and not OUT_OF_MEMORY.search(str(error)):
             raise
-        return _fail(
-            f"out of memory: use a smaller batch or model ({str(error).splitlines()[0][:120] if str(error) else 'no memory'})"
-        )
+        reason = str(error).splitlines()[0][:120] if str(error) else "no memory"
+        return _fail(f"out of memory: use a smaller batch or model, or --tile for large images ({reason})")
     except BrokenPipeError:
         sys.stderr.close()  # the reader of a pipe closed it, which is no error
         return 0

@@ -100,7 +100,7 @@ def _encode_shards(arguments: argparse.Namespace) -> int:
         raise ArcvqError(f"{arguments.out}: the tokens of shards are shards: give --out the name of a folder")
     if arguments.batch_size is not None:
         raise ArcvqError("of shards, a fixed number of images is encoded at a time: leave --batch-size out")
-    if arguments.size is not None or arguments.tile is not None:
+    if arguments.size is not None or _tile(arguments) is not None:
         raise ArcvqError("images in shards are fitted to the tokenizer's size, and whole: leave --size and --tile out")
     check_writable_folder(arguments.out)
     tokenizer = _load_tokenizer(arguments)
