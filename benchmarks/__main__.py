@@ -16,12 +16,12 @@ from arcvq.cli.command import positive_int
 from arcvq.errors import ArcvqError
 from arcvq.storage import check_writable_file, write_json
 from arcvq.tokenizers.inference import choose_device
-from benchmarks import blocks, loader, sizes, steps, tokens, vqgan
+from benchmarks import blocks, loader, seams, sizes, steps, tokens, vqgan
 from benchmarks.measure import describe_machine, measure_limits
 from benchmarks.tables import write_tables
 
 Rows = Iterator[dict[str, Any]]
-OTHERS = ("tokens", "steps", "blocks", "vqgan", "loader")
+OTHERS = ("tokens", "steps", "blocks", "vqgan", "loader", "seams")
 
 
 def main(words: list[str] | None = None) -> int:
@@ -35,15 +35,22 @@ def main(words: list[str] | None = None) -> int:
         "--seconds", type=float, default=0.5, metavar="S", help="time for each measurement (default: 0.5)"
     )
     parser.add_argument("--out", type=Path, metavar="FILE.json", help="write the measurements as JSON")
-    parser.add_argument("--model", default="tiny", help="tokens: a run or a saved tokenizer (default: tiny)")
+    parser.add_argument("--model", default="tiny", help="tokens, seams: a run or a saved tokenizer (default: tiny)")
     parser.add_argument(
-        "--data", default="sample", help="tokens: data set of the test images (default: sample); loader: folder:PATH"
+        "--data",
+        default="sample",
+        help="tokens: data set of the test images (default: sample); loader, seams: folder:PATH",
     )
     parser.add_argument(
         "--presets", nargs="+", metavar="PRESET", help="steps: which presets to train; loader: steps to compare with"
     )
-    parser.add_argument("--limit", type=positive_int, metavar="N", help="tokens, steps, loader: only N images")
-    parser.add_argument("--batch-size", type=positive_int, metavar="N", help="tokens, steps, loader: images at a time")
+    parser.add_argument("--limit", type=positive_int, metavar="N", help="tokens, steps, loader, seams: only N images")
+    parser.add_argument(
+        "--batch-size", type=positive_int, metavar="N", help="tokens, steps, loader: images at a time; seams: tiles"
+    )
+    parser.add_argument(
+        "--tiles", type=positive_int, nargs="+", metavar="SIDE", default=seams.SIDES, help="seams: sides of the tiles"
+    )
     parser.add_argument(
         "--image-size", type=positive_int, default=256, metavar="N", help="loader: side of the images (default: 256)"
     )
@@ -90,6 +97,12 @@ def prepare_suite(arguments: argparse.Namespace, device: torch.device) -> tuple[
         threads = arguments.threads or loader.THREADS
         rows = loader.loader_rows(arguments.data, size, batch_size, limit, seconds, threads)
         return {"data": Path(arguments.data).name, "image_size": size}, chain(needs, rows)
+    if arguments.suite == "seams":
+        tokenizer, pictures = seams.load_model_and_images(arguments.model, arguments.data, device, limit)
+        size = arguments.batch_size or 1
+        names = {"model": Path(arguments.model).name, "data": Path(arguments.data).name}
+        about = {**names, "images": len(pictures), "sides": list(pictures[0].shape[2:]), "batch_size": size}
+        return about, seams.seam_rows(tokenizer, pictures, arguments.tiles, size)
     if arguments.suite == "vqgan":
         peak = vqgan.bf16_operations_per_second(device)
         return {"bf16_operations_per_second": peak}, vqgan.vqgan_rows(device, peak, seconds)

@@ -29,7 +29,7 @@ def measure_cost(function: Callable[[], object], device: torch.device, seconds: 
         _time_once(function, device)
         if time.perf_counter() - began > max(1.0, seconds):
             break
-    memory = _cuda_memory(function, device) if device.type == "cuda" else _cpu_memory(function)
+    memory = measure_memory(function, device)
     times: list[float] = []
     gc.collect()
     gc.disable()  # as in timeit: a collection would distort a measurement
@@ -39,7 +39,12 @@ def measure_cost(function: Callable[[], object], device: torch.device, seconds: 
             times.append(_time_once(function, device))
     finally:
         gc.enable()
-    return {"milliseconds": statistics.median(times), "fastest": min(times), "mebibytes": memory / 2**20}
+    return {"milliseconds": statistics.median(times), "fastest": min(times), "mebibytes": memory}
+
+
+def measure_memory(function: Callable[[], object], device: torch.device) -> float:
+    """Peak MiB of a call beyond what was allocated before."""
+    return (_cuda_memory(function, device) if device.type == "cuda" else _cpu_memory(function)) / 2**20
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,11 @@ def section_text(name: str, root: Path) -> str:
     if document.get("suite") == "tokens":
         images = f"{document['images']:,} test images of {document['data']}, {document['batch_size']:,} at a time"
         about += f"; `{document['model']}`, {images}"
-    tables = {"tokens": tokens_table, "steps": steps_table, "blocks": blocks_table}
+    if document.get("suite") == "seams":
+        height, width = document["sides"]
+        images = f"{document['images']:,} images of {document['data']}, the first of {height}×{width} pixels"
+        about += f"; `{document['model']}`, {images}, tiles {document['batch_size']:,} at a time"
+    tables = {"tokens": tokens_table, "steps": steps_table, "blocks": blocks_table, "seams": seams_table}
     lines = tables.get(document.get("suite"), size_tables)(document["rows"])
     return "\n".join([f"{about}.", "", *lines])
 
@@ -122,6 +126,21 @@ def blocks_table(rows: list[dict[str, Any]]) -> list[str]:
         share = f"{row['limit_fraction']:.0%}" if "limit_fraction" in row else "–"
         body.append([row["task"], row["name"], size, f"{row['milliseconds']:.3g}", share, f"{row['mebibytes']:,.0f}"])
     return markdown_table(["block", "implementation", "size", "ms", "share of the limit", "MiB"], body, left=3)
+
+
+def seams_table(rows: list[dict[str, Any]]) -> list[str]:
+    """A row per tile and margin, below that of whole images."""
+    body = []
+    for row in rows:
+        memory = f"{row['mebibytes']:,.0f}"
+        if "tile" not in row:
+            body.append([row["name"], "–", "–", f"{row['psnr']:.2f}", "–", "–", "–", "1.00", memory])
+            continue
+        errors = [f"{row[name]:.3f}" for name in ("near_error", "elsewhere_error")]
+        quality = [f"{row['agreement']:.3%}", f"{row['psnr']:.2f}", f"{row['psnr_to_whole']:.1f}", *errors]
+        body.append([f"{row['tile']}", f"{row['margin']}", *quality, f"{row['computed']:.2f}", memory])
+    names = ["tile", "margin", "same tokens", "PSNR", "to the whole", "near borders", "elsewhere", "computed", "MiB"]
+    return markdown_table(names, body)
 
 
 def quality_table(runs: Path) -> list[str]:
