@@ -10,8 +10,9 @@ import torch
 
 from arcvq import Tokenizer, functional
 from arcvq.data import write_png
+from arcvq.tokenizers import Tile
 from arcvq.tokenizers.saving import from_config, to_config
-from benchmarks import blocks, contenders, measure, sizes, steps
+from benchmarks import blocks, contenders, measure, seams, sizes, steps
 from benchmarks.__main__ import main
 from benchmarks.contenders import MARGIN, SCALE, TOP_K, plain_arc_loss, plain_assign
 from benchmarks.measure import Limits, measure_cost, measure_limits
@@ -169,6 +170,37 @@ def test_loader_suite_measures_folder_and_shards_beside_steps(tmp_path: Path) ->
     assert all(row["images_per_second"] == pytest.approx(3e3 / row["milliseconds"]) for row in rows[1:])
 
 
+def test_seams_suite_compares_tiles_with_whole_images(tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(0)
+    for number, size in enumerate([(160, 99), (62, 60)]):
+        pixels = torch.randint(256, (1, *size), dtype=torch.uint8, generator=generator)
+        write_png(tmp_path / "photos" / f"{number}.png", pixels)
+    words = ["--suite", "seams", "--data", f"folder:{tmp_path / 'photos'}", "--tiles", "64"]
+    document = run(tmp_path / "seams.json", *words)
+    assert (document["model"], document["data"], document["images"]) == ("tiny", "photos", 2)
+    assert document["sides"] == [160, 96]
+    whole, *rows = document["rows"]
+    assert [(row["tile"], row["margin"]) for row in rows] == [(64, 0), (64, 4), (64, 8), (64, 16)]
+    for row in rows:
+        assert 0 <= row["elsewhere_error"] < row["near_error"]
+        assert 0.5 < row["agreement"] <= 1
+        assert row["mebibytes"] < whole["mebibytes"]
+    assert rows[0]["near_error"] > 20 * rows[-1]["near_error"] > 0
+    assert rows[0]["psnr_to_whole"] + 10 < rows[-1]["psnr_to_whole"]
+    assert rows[-1]["psnr"] == pytest.approx(whole["psnr"], abs=1e-3)
+    assert rows[0]["computed"] == pytest.approx(3 * 2 * 64**2 / (160 * 96))
+
+
+def test_errors_are_attributed_to_the_pixels_near_borders() -> None:
+    whole = torch.zeros(1, 1, 32, 112)
+    tiled = whole.clone()
+    tiled[..., 56] = 1  # the border of two tiles of 64 that overlap by 16
+    tile = Tile(64, 8)
+    found = seams.errors_by_place([whole], [tiled], tile, factor=4)
+    assert found == {"near_error": pytest.approx(127.5 / 16), "elsewhere_error": 0}
+    assert seams.errors_by_place([whole[..., :64]], [whole[..., :64]], tile, factor=4)["near_error"] == 0
+
+
 def test_interruption_keeps_earlier_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(*_: object) -> Iterator[dict[str, Any]]:
         yield {"task": "step", "name": "first", "milliseconds": 1.0}
@@ -189,6 +221,7 @@ def test_interruption_keeps_earlier_rows(tmp_path: Path, monkeypatch: pytest.Mon
         (["--suite", "steps", "--presets", "sample/unknown"], "sample/unknown"),
         (["--suite", "tokens", "--data", "smaple"], "smaple"),
         (["--suite", "loader", "--data", "sample"], "folder:PATH"),
+        (["--suite", "seams", "--data", "sample"], "folder:PATH"),
     ],
 )
 def test_wrong_argument_is_one_line(words: list[str], fact: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -78,3 +78,14 @@ def test_blocks_table_has_measured_numbers(tmp_path: Path) -> None:
     text = section_of(tmp_path, {"suite": "blocks", "rows": rows})
     assert "| norm | arcvq channels last, forward | 30 × 128 × 256² | 0.5 | 75% | 480 |" in text
     assert "| attention | torch forward | 30 × 128 × 256² | 2 | – | 480 |" in text
+
+
+def test_seams_table_has_measured_numbers(tmp_path: Path) -> None:
+    tiled = {"tile": 128, "margin": 16, "agreement": 0.5, "psnr": 25.25, "psnr_to_whole": 40.25, "near_error": 1.5,
+             "elsewhere_error": 0.25, "computed": 1.75, "mebibytes": 12.0}  # fmt: skip
+    about = {"suite": "seams", "model": "mine", "data": "photos", "images": 3, "sides": [512, 768], "batch_size": 1}
+    rows = [{"name": "whole", "psnr": 25.5, "mebibytes": 1234.0}, {"name": "tile 128, margin 16", **tiled}]
+    text = section_of(tmp_path, {**about, "rows": rows})
+    assert "`mine`, 3 images of photos, the first of 512×768 pixels, tiles 1 at a time.\n" in text
+    assert "| whole | – | – | 25.50 | – | – | – | 1.00 | 1,234 |" in text
+    assert "| 128 | 16 | 50.000% | 25.25 | 40.2 | 1.500 | 0.250 | 1.75 | 12 |" in text
