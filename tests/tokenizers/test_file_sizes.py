@@ -148,6 +148,7 @@ def test_vit_refuses_originals(folder: Path) -> None:
     ("arrays", "fact"),
     [
         ({"grids": np.array([[2, 3], [1, 1]])}, "do not fill"),
+        ({"grids": np.array([[2**31 - 1, 2**31 - 1]] * 4 + [[2**30, 16], [2, 1]])}, "do not fill"),  # 6 modulo 2⁶⁴
         ({"grids": np.array([[2, 3]])}, "has 1 token grids but 2 names"),
         ({"grids": np.array([2, 3])}, "grids must be heights and widths"),
         ({"grids": np.array([[2.0, 3.0]])}, "grids must be heights and widths"),

@@ -102,7 +102,9 @@ class Tokens:
         grids = read_pairs(arrays, "grids", path)
         if grids is None and (tokens.ndim < 3 or tokens.size == 0):
             raise ArcvqError(f"{path}: expected tokens (n, h, w), got shape {tokens.shape}")
-        if grids is not None and (tokens.ndim < 1 or tokens.size == 0 or len(tokens) != int(grids.prod(dim=1).sum())):
+        # Python's integers: products of untrusted sizes may overflow those of a tensor.
+        total = None if grids is None else sum(rows * columns for rows, columns in grids.tolist())
+        if total is not None and (tokens.ndim < 1 or tokens.size == 0 or len(tokens) != total):
             raise ArcvqError(f"{path}: tokens of shape {tokens.shape} do not fill the grids that it names")
         count = len(tokens) if grids is None else len(grids)
         if names is None:
