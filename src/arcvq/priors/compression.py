@@ -20,6 +20,7 @@ from arcvq.priors.entropy_coding import decode_by_prior, decode_by_table, encode
 from arcvq.priors.generator import Generator
 from arcvq.priors.prior import FREQUENCY_TOTAL, Grid, Progress
 from arcvq.priors.saving import generator_fingerprint
+from arcvq.tokenizers import Tile
 
 Mode = Literal["portable", "prior"]
 MODES: tuple[Mode, ...] = ("portable", "prior")
@@ -118,7 +119,8 @@ def decompress(generator: Generator, content: bytes, progress: Progress | None =
     """The picture of a compressed file, floats (C, H, W) in [-1, 1]."""
     header, _ = Header.unpack(content)
     tokens = decompress_tokens(generator, content, progress)
-    images = generator.tokenizer.decode(_as_grid(tokens)[None].to(generator.device))
+    grid = _as_grid(tokens)[None]
+    images = generator.tokenizer.decode(grid, tile=picture_tile(generator, *tokens.shape[:2]))
     return images[0, :, : header.height, : header.width]
 
 
@@ -176,8 +178,18 @@ def picture_tokens(generator: Generator, pixels: Tensor) -> Tensor:
     side = tokenizer.downsampling
     bottom, right = (-length % side for length in pixels.shape[-2:])
     padded = F.pad(pixels[None], (0, right, 0, bottom), mode="replicate")
-    tokens = tokenizer.encode(padded)[0]
+    tile = picture_tile(generator, padded.shape[-2] // side, padded.shape[-1] // side)
+    tokens = tokenizer.encode(padded, tile=tile)[0]
     return tokens if tokens.dim() == 3 else tokens[..., None]
+
+
+def picture_tile(generator: Generator, rows: int, columns: int) -> Tile | None:
+    """Overlapping tiles of the size that the model was trained on, for a picture of so many tokens; None: the picture as a whole."""
+    grid, side = generator.prior.grid, generator.tokenizer.downsampling
+    edge = min(grid.height, grid.width)
+    if (rows <= grid.height and columns <= grid.width) or edge < 4:
+        return None
+    return Tile(edge * side, max(1, edge // 8) * side)
 
 
 def token_blocks(grid: Grid, shape: tuple[int, ...]) -> Iterator[tuple[slice, slice]]:
