@@ -3,6 +3,7 @@
 from arcvq.priors.autoregressive import AutoregressivePrior
 from arcvq.priors.generator import CHUNK, Generator, make_grid
 from arcvq.priors.gpt import Gpt, GptConfig
+from arcvq.priors.maskgit import MaskGit, MaskGitConfig
 from arcvq.priors.noise import Noise
 from arcvq.priors.pixelcnn import PixelCnn, PixelCnnConfig
 from arcvq.priors.prior import Grid, Prior, PriorConfig
@@ -18,6 +19,8 @@ __all__ = [
     "Gpt",
     "GptConfig",
     "Grid",
+    "MaskGit",
+    "MaskGitConfig",
     "Noise",
     "PixelCnn",
     "PixelCnnConfig",

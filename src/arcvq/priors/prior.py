@@ -153,11 +153,13 @@ class Prior(nn.Module):
         return labels.to(self.device)
 
     def check_known(self, known: Tensor | None) -> None:
-        """Raise unless given tokens are those of one grid each."""
+        """Raise unless given tokens are those of one grid each, in range."""
         if known is not None and known.shape[1:] != self.grid.token_shape:
             raise ArcvqError(
                 f"expected known tokens (B, {', '.join(map(str, self.grid.token_shape))}), got {tuple(known.shape)}"
             )
+        if known is not None and known.numel() and int(known.max()) >= self.grid.codebook_size:
+            raise ArcvqError(f"known tokens are from 0 to {self.grid.codebook_size - 1}, got {int(known.max())}")
 
     def describe(self) -> Mapping[str, Any]:
         """Rows of the model card."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from arcvq.priors.gpt import Gpt
+from arcvq.priors.maskgit import MaskGit
 from arcvq.priors.pixelcnn import PixelCnn
 from arcvq.priors.prior import Prior
 from arcvq.priors.rq_transformer import RqTransformer
@@ -12,6 +13,7 @@ PRIORS: Registry[Prior] = Registry(
     "prior",
     {
         "gpt": Gpt,
+        "maskgit": MaskGit,
         "pixelcnn": PixelCnn,
         "rq-transformer": RqTransformer,
     },
