@@ -11,12 +11,13 @@ from arcvq.priors import (
     Generator,
     GptConfig,
     Grid,
+    MaskGitConfig,
     PixelCnnConfig,
     Prior,
     PriorConfig,
     RqTransformerConfig,
 )
-from arcvq.quantizers import ArcVQConfig, QuantizerConfig, ResidualVQConfig
+from arcvq.quantizers import ArcVQConfig, MultichannelVQConfig, QuantizerConfig, ResidualVQConfig
 from arcvq.tokenizers import build_tokenizer
 
 SMALL: dict[str, PriorConfig] = {
@@ -25,10 +26,19 @@ SMALL: dict[str, PriorConfig] = {
     "pixelcnn": PixelCnnConfig(width=8, layers=3, head_width=16),
     "rq-transformer": RqTransformerConfig(width=16, layers=2, depth_layers=1, heads=2, dropout=0.0),
     "rq-transformer depth 3": RqTransformerConfig(width=16, layers=1, depth_layers=2, heads=2, dropout=0.0),
+    "maskgit": MaskGitConfig(width=32, layers=1, heads=2, dropout=0.0, label_smoothing=0.0, steps=5),
+    "maskgit halton": MaskGitConfig(
+        width=32, layers=1, heads=2, dropout=0.0, label_smoothing=0.0, steps=5, order="halton"
+    ),
+    "maskgit depth 3": MaskGitConfig(width=32, layers=1, heads=2, dropout=0.0, label_smoothing=0.0, steps=5),
 }
 GRID = Grid(height=3, width=4, codebook_size=11, latent_dim=8, classes=3)
-# Where a configuration is over something else than GRID: how many tokens a position has.
-DEPTHS = {"rq-transformer depth 3": 3}
+# Where a configuration is over something else than GRID: how many tokens a position has, and the quantizer that makes them.
+DEPTHS = {"rq-transformer depth 3": 3, "maskgit depth 3": 3}
+QUANTIZERS: dict[str, QuantizerConfig] = {
+    "rq-transformer depth 3": ResidualVQConfig(codebook_size=11, depth=3),
+    "maskgit depth 3": MultichannelVQConfig(codebook_size=11, channels=3, code_dim=4),
+}
 
 
 def kind_of(name: str) -> str:
@@ -41,8 +51,7 @@ def grid_of(name: str) -> Grid:
 
 def quantizer_of(name: str) -> QuantizerConfig:
     """A quantizer whose tokens the prior is over."""
-    depth = DEPTHS.get(name, 1)
-    return ArcVQConfig(codebook_size=11) if depth == 1 else ResidualVQConfig(codebook_size=11, depth=depth)
+    return QUANTIZERS.get(name, ArcVQConfig(codebook_size=11))
 
 
 def small_prior(name: str, grid: Grid | None = None, seed: int = 0) -> Prior:

@@ -12,6 +12,7 @@ PRIOR_SYSTEMS = sorted(
 SMALLER: dict[str, dict[str, Any]] = {
     "gpt": {"prior.width": 16, "prior.layers": 1, "prior.heads": 2},
     "pixelcnn": {"prior.width": 8, "prior.layers": 2, "prior.head_width": 16},
+    "maskgit": {"prior.width": 16, "prior.layers": 1, "prior.heads": 2},
 }
 LENGTH: dict[str, Any] = {
     "tokenizer": "tiny",

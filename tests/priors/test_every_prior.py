@@ -83,7 +83,7 @@ def test_short_training_lowers_the_loss(name: str) -> None:
     values, labels = some_values(prior, 8), torch.arange(8) % 3
     optimizer = torch.optim.Adam(prior.parameters(), lr=1e-2)
     losses = []
-    for _ in range(40):
+    for _ in range(80):
         loss = torch.stack(list(prior(values, labels).values())).sum()
         optimizer.zero_grad()
         loss.backward()

@@ -75,12 +75,13 @@ class MaskGit(Prior):
     def __init__(self, grid: Grid, config: MaskGitConfig) -> None:
         super().__init__(grid, config)
         self.classes = nn.Embedding(grid.classes + 1, config.width)
-        self.tokens = nn.Embedding(grid.depth * grid.codebook_size + 1, config.width)  # level after level; the last row: masked
+        codes = grid.depth * grid.codebook_size
+        self.tokens = nn.Embedding(codes + 1, config.width)  # level after level; the last row: masked
         self.places = nn.Embedding(grid.positions + 1, config.width)  # row 0: the class
         self.drop = nn.Dropout(config.dropout)
         self.apply(init_weights)
         self.transformer = Transformer(config.width, config.layers, config.heads, config.dropout)
-        self.head = nn.Linear(config.width, grid.depth * grid.codebook_size)
+        self.head = nn.Linear(config.width, codes)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 

@@ -187,4 +187,10 @@ SYSTEMS: dict[str, System] = {
         "Lee et al., Autoregressive Image Generation using Residual Quantization, CVPR 2022",
         {"task": "prior", "prior": {"kind": "rq-transformer"}},
     ),
+    "maskgit": System(
+        "a prior: a transformer that predicts all masked tokens at once, sampled in a few steps; also for several tokens per position",
+        "Chang et al., MaskGIT: Masked Generative Image Transformer, CVPR 2022. The Halton order: Besnier et al., Halton Scheduler for "
+        "Masked Generative Image Transformer, ICLR 2025",
+        {"task": "prior", "prior": {"kind": "maskgit"}},
+    ),
 }
