@@ -42,6 +42,7 @@ METRIC_LABELS = {
     "recall_vgg": MetricLabel("recall, VGG", ".3f", "up"),
     "duplicate_share": MetricLabel("duplicates", ".2%", "down"),
     "bits_per_token": MetricLabel("bits/token under the prior", ".3f", "down"),
+    "bits_per_token_bound": MetricLabel("bits/token under the prior, at most", ".3f", "down"),
     "usage": MetricLabel("usage", ".1%", "up"),
     "perplexity": MetricLabel("perplexity", ".1f", "up"),
     "tokens_per_image": MetricLabel("tokens/image", ".0f"),
