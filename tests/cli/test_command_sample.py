@@ -61,6 +61,7 @@ def test_sample_writes_the_generators_images(arcvq: Arcvq, prior_run: Path, tmp_
         "guidance": 1.5,
         "top_k": 20,
         "chunk": 4,
+        "precision": "fp32",
     }
 
 
@@ -86,6 +87,7 @@ def test_sample_completes_and_continues_an_image(arcvq: Arcvq, prior_run: Path, 
         (["--image", "nothing.png", "--extend", "2"], "nothing.png"),
         (["--image", "nothing.png"], "--mask"),
         (["--device", "tpu9"], "tpu9"),
+        (["--precision", "fp8"], "fp8"),
     ],
 )
 def test_wrong_argument_is_one_line(
@@ -149,7 +151,7 @@ def test_evaluate_measures_generated_images(arcvq: Arcvq, prior_run: Path, tmp_p
     assert document == json.loads((tmp_path / "result.json").read_text())
     protocol = document["generation"]["protocol"]
     assert (protocol["images"], protocol["split"], protocol["classes"]) == (6, "test", "balanced")
-    assert protocol["sampler"] == {"chunk": 4, "top_k": 9}
+    assert protocol["sampler"] == {"chunk": 4, "precision": "fp32", "top_k": 9}
     metrics = document["generation"]["metrics"]
     assert metrics["duplicate_share"] == 0
     assert 0 < metrics["bits_per_token"] < 9

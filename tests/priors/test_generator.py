@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -249,3 +250,22 @@ def test_files_are_completed_and_continued(generator: Generator, tmp_path: Path)
     assert read_image(complete_file(generator, photo, None, 2, out), 1).shape == (1, 20, 16)
     with pytest.raises(ArcvqError, match="--mask"):
         complete_file(generator, photo, None, None, out)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_half_precision_changes_few_tokens(generator: Generator, precision: Any) -> None:
+    images, half = generator(8, chunk=8), generator(8, chunk=8, precision=precision)
+    assert half.dtype == torch.float32
+    assert half.isfinite().all()
+    assert ((images - half).abs() < 0.1).float().mean() > 0.5
+
+
+def test_compiled_prior_makes_the_same_images(generator: Generator) -> None:
+    compiled = small_generator("gpt")
+    compiled.prior.compile_step()
+    torch.testing.assert_close(compiled(2, chunk=2), generator(2, chunk=2), rtol=0, atol=1e-4)
+
+
+def test_unknown_precision_is_refused(generator: Generator) -> None:
+    with pytest.raises(ArcvqError, match="fp8"):
+        generator(1, precision="fp8")  # type: ignore[arg-type]

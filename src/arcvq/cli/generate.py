@@ -52,11 +52,15 @@ def sample(arguments: argparse.Namespace) -> int:
     from arcvq.priors import Generator
     from arcvq.priors.files import complete_file, sample_files
     from arcvq.progress import progress_bar
-    from arcvq.tokenizers.inference import choose_device
+    from arcvq.tokenizers.inference import check_precision, choose_device
 
     if arguments.image is None and (arguments.mask is not None or arguments.extend is not None):
         raise ArcvqError("--mask and --extend are for an image: name it with --image")
-    generator = Generator.from_pretrained(arguments.run, device=choose_device(arguments.device))
+    device = choose_device(arguments.device)
+    check_precision(arguments.precision, device)
+    generator = Generator.from_pretrained(arguments.run, device=device)
+    if arguments.compile:
+        generator.speed_up()
     with progress_bar("sampling") as progress:
         about: dict[str, Any] = {
             "classes": arguments.classes,
@@ -68,8 +72,7 @@ def sample(arguments: argparse.Namespace) -> int:
             path = complete_file(generator, arguments.image, arguments.mask, arguments.extend, arguments.out, **about)
             print_json({"file": str(path)}) if arguments.json else print(path)
             return 0
-        if arguments.chunk is not None:
-            about["chunk"] = arguments.chunk
+        about |= {"chunk": arguments.chunk, "precision": arguments.precision}
         written = sample_files(generator, arguments.out, arguments.n, **about)
     if arguments.json:
         print_json({"grid": str(written.grid), "files": [str(path) for path in written.files]})
@@ -90,9 +93,17 @@ def add_sampling_options(sub: argparse.ArgumentParser | argparse._ArgumentGroup)
     )
     sub.add_argument("--steps", type=positive_int, metavar="N", help="sampling steps of maskgit and ldm")
     sub.add_argument("--order", choices=("confidence", "halton"), help="in which maskgit fills in tokens")
+    sub.add_argument(
+        "--precision", default="fp32", metavar="NAME", help="of prior and decoder: fp32 (default), tf32, fp16 or bf16"
+    )
+    sub.add_argument("--compile", action="store_true", help="compile prior and decoder: faster for many images")
     sub.add_argument("--eta", type=float, metavar="ETA", help="noise on the way in ldm: 0 none (DDIM), 1 as in DDPM")
     sub.add_argument(
-        "--chunk", type=positive_int, metavar="N", help="images made together; changes their last bits (default: 64)"
+        "--chunk",
+        type=positive_int,
+        default=64,
+        metavar="N",
+        help="images made together; changes their last bits (default: 64)",
     )
 
 

@@ -198,7 +198,6 @@ def evaluate(arguments: argparse.Namespace) -> int:
 def _evaluate_generator(arguments: argparse.Namespace) -> int:
     """Measure the images that a prior makes and print their metrics."""
     from arcvq.cli.generate import sampling_options
-    from arcvq.priors import CHUNK
     from arcvq.progress import progress_bar
     from arcvq.storage import check_writable_file, write_json
     from arcvq.systems import measure_generator
@@ -218,7 +217,9 @@ def _evaluate_generator(arguments: argparse.Namespace) -> int:
             data=arguments.data,
             root=arguments.root,
             seed=arguments.seed,
-            chunk=arguments.chunk or CHUNK,
+            chunk=arguments.chunk,
+            precision=arguments.precision,
+            compile=arguments.compile,
             options=sampling_options(arguments),
             metrics=arguments.metrics,
             download=arguments.download,

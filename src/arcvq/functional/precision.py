@@ -47,13 +47,19 @@ def ieee_matmul(tensor: Tensor) -> Iterator[None]:
 
     The losses switch autocast off, too, but their backward pass may run under it.
     """
+    with matmul_precision("ieee"), without_autocast(tensor):
+        yield
+
+
+@contextmanager
+def matmul_precision(precision: str) -> Iterator[None]:
+    """A context in which float32 products run in float32 (`ieee`) or, on a GPU, in TensorFloat-32 (`tf32`)."""
     switches: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)  # type: ignore[attr-defined]
     before = [switch.fp32_precision for switch in switches]
     for switch in switches:
-        switch.fp32_precision = "ieee"
+        switch.fp32_precision = precision
     try:
-        with without_autocast(tensor):
-            yield
+        yield
     finally:
         for switch, value in zip(switches, before):
             switch.fp32_precision = value

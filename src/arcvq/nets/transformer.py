@@ -101,7 +101,11 @@ class Transformer(nn.Module):
 
     def make_cache(self, batch: int, length: int) -> Cache:
         """An empty cache for `batch` sequences of this length."""
-        return Cache(len(self.blocks), batch, self.heads, length, self.width // self.heads, self.norm.weight.detach())
+        weight = self.norm.weight.detach()
+        kind = weight.device.type
+        if kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind):
+            weight = weight.to(torch.get_autocast_dtype(kind))
+        return Cache(len(self.blocks), batch, self.heads, length, self.width // self.heads, weight)
 
     def step(self, x: Tensor, cache: Cache, position: Tensor) -> Tensor:
         """What `forward` with `causal` gives at one position, x (B, 1, width), if the cache has seen the positions before it."""

@@ -49,6 +49,10 @@ class AutoregressivePrior(Prior):
         """
         raise NotImplementedError
 
+    def compile_step(self) -> None:
+        """Compile `next_logits`, for this object only."""
+        self.next_logits = torch.compile(self.next_logits, dynamic=False)  # type: ignore[method-assign]
+
     @property
     def length(self) -> int:
         """Tokens per image."""

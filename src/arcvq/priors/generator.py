@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ from torch import Tensor, nn
 
 from arcvq.config import did_you_mean
 from arcvq.errors import ArcvqError
+from arcvq.functional.precision import matmul_precision
 from arcvq.priors.noise import Noise
 from arcvq.priors.prior import Grid, Prior
 from arcvq.priors.sampling import SamplingOptions
 from arcvq.tokenizers import Tokenizer
+from arcvq.tokenizers.inference import Precision, check_precision, trunk_precision
 
 # Images that are made together. An image depends on it in its last bits, so it is the same however many are asked for.
 CHUNK = 64
@@ -52,12 +55,22 @@ class Generator(nn.Module):
         seed: int = 0,
         first: int = 0,
         chunk: int = CHUNK,
+        precision: Precision = "fp32",
         progress: Callable[[int, int], None] | None = None,
         **options: Any,
     ) -> Tensor:
-        """Make images `first` … `first + n − 1` of a seed. `options` are those of `SamplingOptions`."""
-        batches = self.batches(n, classes=classes, seed=seed, first=first, chunk=chunk, progress=progress, **options)
-        return torch.cat(list(batches))
+        """Make images `first` … `first + n − 1` of a seed. `options` are those of `SamplingOptions`.
+
+        `precision` is that of prior and decoder: fp32, tf32, fp16 or bf16. Another one than fp32 is faster and changes some images.
+        """
+        about: dict[str, Any] = {
+            "classes": classes,
+            "seed": seed,
+            "first": first,
+            "chunk": chunk,
+            "precision": precision,
+        }
+        return torch.cat(list(self.batches(n, progress=progress, **about, **options)))
 
     def batches(
         self,
@@ -67,10 +80,12 @@ class Generator(nn.Module):
         seed: int = 0,
         first: int = 0,
         chunk: int = CHUNK,
+        precision: Precision = "fp32",
         progress: Callable[[int, int], None] | None = None,
         **options: Any,
     ) -> Iterator[Tensor]:
         """The images in batches of at most `chunk`, for when not all of them fit into memory."""
+        check_precision(precision, self.device)
         if n < 1 or chunk < 1 or first < 0:
             raise ArcvqError(f"expected a number of images and a chunk of at least 1, got {n} and {chunk}")
         sampling, chosen = make_options(options), self.class_numbers(classes)
@@ -84,10 +99,10 @@ class Generator(nn.Module):
                 if progress:
                     progress(before * total + done, len(rounds) * total)
 
-            with self._evaluating():
-                noise = Noise(seed, indices, self.prior.device)
+            noise = Noise(seed, indices, self.device)
+            with self._evaluating(), sampling_precision(precision, self.device):
                 values = self.prior.sample(labels, noise, sampling, batch=chunk, progress=report)
-                yield self.decode(values)[: n - start]
+            yield self.decode(values, precision)[: n - start]
 
     def complete(
         self,
@@ -151,13 +166,23 @@ class Generator(nn.Module):
             )
         return tokens
 
+    def speed_up(self) -> Generator:
+        """Compile the prior's step and the tokenizer, in place. Returns this generator. The first images then take longer."""
+        self.prior.compile_step()
+        self.tokenizer.speed_up(compile=True)
+        return self
+
     @torch.no_grad()
-    def decode(self, values: Tensor) -> Tensor:
+    def decode(self, values: Tensor, precision: Precision = "fp32") -> Tensor:
         """Tokens, or latents, which are quantized first → images in [-1, 1]."""
         if self.prior.models == "tokens":
-            return self.tokenizer.decode(values)
+            return self.tokenizer.decode(values, precision=precision)
         size = self.tokenizer.batch_size(*(side * self.tokenizer.downsampling for side in values.shape[-2:]))
-        return torch.cat([self.tokenizer.decode_latents(part) for part in values.split(size)])
+        with self._evaluating():
+            quantized = [self.tokenizer.quantize(part.float()).quantized for part in values.split(size)]
+            with sampling_precision(precision, self.device):
+                images = [self.tokenizer.to_images(part) for part in quantized]
+        return torch.cat(images).float().clamp(-1, 1)
 
     def class_numbers(self, classes: Classes) -> list[int]:
         """Classes as numbers: by number, by name, or all of them in turn. Empty for a prior without classes."""
@@ -202,9 +227,9 @@ class Generator(nn.Module):
         labels = [chosen[index % len(chosen)] for index in range(len(known))] if chosen else None
         if labels is None and self.prior.grid.classes:
             labels = [self.prior.null] * len(known)
-        with self._evaluating():
-            indices = [index + window_number * len(known) for index in range(len(known))]
-            noise = Noise(seed, indices, self.prior.device)
+        indices = [index + window_number * len(known) for index in range(len(known))]
+        noise = Noise(seed, indices, self.device)
+        with self._evaluating(), sampling_precision("fp32", self.device):
             return self.prior.sample(
                 self._labels(labels), noise, make_options(options), batch=len(known), known=known, progress=progress
             )
@@ -253,6 +278,13 @@ class _Evaluating:
     def __exit__(self, *error: Any) -> None:
         self.no_grad.__exit__(*error)
         self.module.train(self.was_training)
+
+
+@contextmanager
+def sampling_precision(precision: Precision, device: torch.device) -> Iterator[None]:
+    """A context in which networks compute in this precision, products and convolutions alike."""
+    with trunk_precision(precision, device), matmul_precision("tf32" if precision == "tf32" else "ieee"):
+        yield
 
 
 def make_options(options: Mapping[str, Any]) -> SamplingOptions:

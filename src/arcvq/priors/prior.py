@@ -119,6 +119,10 @@ class Prior(nn.Module):
         """Draw `batch` token grids, or latents. `known`: tokens that are given, −1 where they are to be drawn."""
         raise NotImplementedError
 
+    def compile_step(self) -> None:
+        """Compile what a sampling step computes, in place."""
+        self.compile(dynamic=False)
+
     def after_step(self) -> None:
         """Called after each optimizer step: what changes with time. Device work only."""
 

@@ -22,6 +22,7 @@ from arcvq.priors.saving import generator_fingerprint
 from arcvq.storage import read_json
 from arcvq.systems.train import read_run
 from arcvq.tasks.prior import PriorTask
+from arcvq.tokenizers.inference import Precision, check_precision
 from arcvq.tokenizers.value_cache import cached_values
 from arcvq.training import RunFolder
 from arcvq.training.environment import device_name, library_versions, today
@@ -48,6 +49,8 @@ def measure_generator(
     root: str | None = None,
     seed: int = 0,
     chunk: int = CHUNK,
+    precision: Precision = "fp32",
+    compile: bool = False,
     options: Mapping[str, Any] | None = None,
     metrics: Sequence[str] | None = None,
     device: str | torch.device | None = None,
@@ -61,7 +64,10 @@ def measure_generator(
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     run = RunFolder(source)
     config = read_run(run) if run.config.is_file() else None
+    check_precision(precision, device)
     generator = Generator.from_pretrained(source, device=device)
+    if compile:
+        generator.speed_up()
     make_options(options or {}).check_known(type(generator.prior).__name__, generator.prior.sampling_options)
     name = data or (config.data.name if config else None)
     if name is None:
@@ -76,11 +82,11 @@ def measure_generator(
         reference_images=len(reference),
         classes="balanced" if generator.prior.grid.classes else "none",
         seed=seed,
-        sampler={"chunk": chunk, **(options or {})},
+        sampler={"chunk": chunk, "precision": precision, **(options or {})},
     )
 
     def generated() -> Iterator[Tensor]:
-        for batch in generator.batches(samples, seed=seed, chunk=chunk, **(options or {})):
+        for batch in generator.batches(samples, seed=seed, chunk=chunk, precision=precision, **(options or {})):
             yield to_uint8(batch)
 
     evaluation = measure_generation(
