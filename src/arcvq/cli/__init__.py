@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from arcvq.cli.command import Commands, Handler, Parser
+from arcvq.cli.exchange import add_export, add_import
 from arcvq.cli.generate import add_compress, add_decompress, add_sample
 from arcvq.cli.reduce import add_reduce
 from arcvq.cli.report import add_report
@@ -31,6 +32,8 @@ COMMANDS = (
     add_shard,
     add_encode,
     add_decode,
+    add_import,
+    add_export,
     add_reduce,
     add_compress,
     add_decompress,
