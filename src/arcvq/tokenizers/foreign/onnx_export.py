@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -59,7 +60,7 @@ def export_onnx(tokenizer: Tokenizer, folder: Path) -> OnnxExport:
     """
     check_packages()
     tokenizer.quantizer.require_codebook()
-    tokenizer = tokenizer.to("cpu", torch.float32).eval()
+    tokenizer = copy.deepcopy(tokenizer).to("cpu", torch.float32).eval()
     factor = tokenizer.downsampling
     images = _random_images(tokenizer, 2, 6, 4)
     batch = torch.export.Dim("batch")
@@ -83,17 +84,21 @@ def check_packages() -> None:
 
 def _write(module: nn.Module, example: Tensor, sizes: dict[int, Any], file: Path, given: str, returned: str) -> None:
     """Trace a module and write it. The tracer's warnings are about its own insides."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        program = torch.onnx.export(
-            module.eval(),
-            (example,),
-            dynamo=True,
-            dynamic_shapes={given: sizes},
-            input_names=[given],
-            output_names=[returned],
-            verbose=False,
-        )
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            program = torch.onnx.export(
+                module.eval(),
+                (example,),
+                dynamo=True,
+                dynamic_shapes={given: sizes},
+                input_names=[given],
+                output_names=[returned],
+                verbose=False,
+            )
+    except torch.onnx.OnnxExporterError as error:
+        reason = " ".join(str(error.__cause__ or error).split())[:160]
+        raise ArcvqError(f"torch cannot write this tokenizer's {file.stem} as ONNX ({reason})") from None
     assert program is not None
     program.save(file)
 

@@ -1,8 +1,8 @@
 """Reads pickles without running anything that they name.
 
-Python's unpickler imports what a file names and calls it. This one knows three names, those with which torch writes a tensor; every other
-name, whatever is called with it or set on it, becomes an `Inert` that is never called, imported or asked for an attribute. So a
-checkpoint full of callbacks and configurations can be read, and one that names os.system too: nothing happens.
+Python's unpickler imports what a file names, and calls it. This one imports nothing. A few names stand for functions of our own, which its
+caller gives; every other name becomes an `Inert`, and so does whatever is made by calling it. So a checkpoint full of callbacks and
+configurations can be read, and one that names os.system, too: nothing happens.
 """
 
 from __future__ import annotations

@@ -242,6 +242,8 @@ def _read_legacy(file: Path) -> Contents:
             raise DamagedPickle("it is truncated")
         positions[key] = at + 8
         at += 8 + storage.length * storage.dtype.itemsize
+    if at > len(data):
+        raise DamagedPickle("it is truncated")
 
     def read_storage(storage: Storage) -> bytes:
         assert storage.dtype is not None
