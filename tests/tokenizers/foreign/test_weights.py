@@ -145,12 +145,31 @@ def test_zip_bomb_is_refused(tmp_path: Path) -> None:
         read_weights(file)
 
 
+def test_encrypted_entries_are_refused(tmp_path: Path) -> None:
+    file = saved({"w": torch.ones(3)}, tmp_path / "x.pt")
+    data = bytearray(file.read_bytes())
+    for signature, flags in ((b"PK\x01\x02", 8), (b"PK\x03\x04", 6)):
+        place = data.find(signature)
+        while place >= 0:
+            data[place + flags] |= 1
+            place = data.find(signature, place + 1)
+    file.write_bytes(data)
+    with pytest.raises(ArcvqError, match="encrypted"):
+        read_weights(file)
+
+
 def test_tensors_together_are_no_larger_than_the_file(tmp_path: Path) -> None:
     """Many names for one storage are small in a file, and large in memory."""
     shared = torch.ones(10_000)
     weights = read_weights(saved({f"w{i}": shared for i in range(100)}, tmp_path / "x.pt"))
     with pytest.raises(ArcvqError, match="larger than the file"):
         list(map(weights.read, weights.shapes))
+
+
+def test_tensor_of_many_dimensions_is_refused(tmp_path: Path) -> None:
+    """The product of a million sizes is a number that takes hours."""
+    with pytest.raises(ArcvqError, match="no valid shape"):
+        read_weights(saved({"w": torch.ones([1] * 20)}, tmp_path / "x.pt"))
 
 
 def test_expanded_tensor_is_refused(tmp_path: Path) -> None:

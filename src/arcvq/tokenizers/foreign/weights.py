@@ -26,6 +26,8 @@ from arcvq.tokenizers.foreign.pickles import DamagedPickle, Inert, Names, ordere
 MAX_PICKLE = 1 << 28
 # The three pickles with which a file of the format before zip begins, of which the first two are these numbers.
 LEGACY_NUMBERS = (0x1950A86A20F9469CFC6C, 1001)
+# Dimensions of a tensor.
+MAX_DIMENSIONS = 16
 # What the storages of torch hold, by name.
 DTYPES = {
     "FloatStorage": torch.float32,
@@ -92,7 +94,7 @@ def read_weights(file: Path) -> Weights:
         raise ArcvqError(f"{file}: no such file") from None
     except ArcvqError:
         raise
-    except (DamagedPickle, zipfile.BadZipFile, NotImplementedError, EOFError, ValueError, struct.error) as error:
+    except (DamagedPickle, zipfile.BadZipFile, RuntimeError, EOFError, ValueError, struct.error) as error:
         reason = " ".join(str(error).split())[:160]
         raise ArcvqError(f"{file}: damaged, or not a file that torch.save has written ({reason})") from None
     views = _state_dict(root, file)
@@ -125,7 +127,7 @@ def _reader(file: Path, views: Mapping[str, View], read_storage: Callable[[Stora
             raise ArcvqError(f"{file}: its tensors are larger than the file")
         try:
             numbers = read_storage(view.storage)
-        except (OSError, ValueError, zipfile.BadZipFile, NotImplementedError) as error:
+        except (OSError, ValueError, zipfile.BadZipFile, RuntimeError) as error:
             raise ArcvqError(f"{file}: {name} cannot be read ({' '.join(str(error).split())[:120]})") from None
         if len(numbers) != view.storage.length * dtype.itemsize:
             raise ArcvqError(f"{file}: {name} is truncated")
@@ -166,7 +168,8 @@ def _view(arguments: Sequence[Any]) -> Any:
     match arguments:
         case (Storage() as storage, int(offset), tuple(shape), tuple(stride), *_):
             numbers = (offset, *shape, *stride)
-            if not all(type(each) is int and each >= 0 for each in numbers) or len(shape) != len(stride):
+            whole = all(type(each) is int and each >= 0 for each in numbers)
+            if not whole or len(shape) != len(stride) or len(shape) > MAX_DIMENSIONS:
                 raise DamagedPickle("a tensor has no valid shape")
             last = offset + sum((size - 1) * step for size, step in zip(shape, stride))
             if prod(shape) and (last >= storage.length or prod(shape) > storage.length):
