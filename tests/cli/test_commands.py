@@ -25,6 +25,8 @@ COMMANDS = (
     "shard",
     "encode",
     "decode",
+    "import",
+    "export",
     "reduce",
     "compress",
     "decompress",
