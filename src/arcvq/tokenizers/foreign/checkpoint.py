@@ -35,12 +35,12 @@ def to_tokenizer(checkpoint: ForeignCheckpoint) -> Tokenizer:
     configs = (checkpoint.channels, checkpoint.autoencoder, checkpoint.quantizer)
     try:
         with torch.device("meta"):  # takes no memory, whatever sizes the file claims
-            template = build_tokenizer(*configs)
+            template = build_tokenizer(*configs).state_dict()
     except (RuntimeError, OverflowError, TypeError) as error:  # torch's errors for impossible sizes
         raise ArcvqError(
             f"{checkpoint.weights.file}: too large to build ({' '.join(str(error).split())[:80]})"
         ) from None
-    shapes = {name: tuple(template.state_dict()[name].shape) for name in checkpoint.names}
+    shapes = {name: tuple(template[name].shape) for name in checkpoint.names}
     _check_shapes(checkpoint, shapes)
     tokenizer = build_tokenizer(*configs, image_size=checkpoint.image_size)
     state = {name: _read(checkpoint.weights, theirs, shapes[name]) for name, theirs in checkpoint.names.items()}
