@@ -45,15 +45,17 @@ SMALL = SmallConfig(width=8, residual_width=4, latent_dim=8)
 UNIT = {"metric": "cosine", "output": "unit", "init": "normal"}
 
 
-def make_tokenizer(autoencoder: AutoencoderConfig, kind: str = "vq", channels: int = 3, **options: Any) -> Tokenizer:
-    """An untrained tokenizer, whose codes lie where its latents are."""
+def make_tokenizer(
+    autoencoder: AutoencoderConfig, kind: str = "vq", grid: tuple[int, int] = (5, 7), **options: Any
+) -> Tokenizer:
+    """An untrained tokenizer of RGB images, whose codes lie where its latents are."""
     torch.manual_seed(0)
     quantizer = parse(QUANTIZERS.config(kind), {"codebook_size": 16, **options})
-    tokenizer = build_tokenizer(channels, autoencoder, quantizer, image_size=(32, 32)).eval()
+    tokenizer = build_tokenizer(3, autoencoder, quantizer, image_size=(32, 32)).eval()
     perturb(tokenizer)
     if kind in ("vq", "arcvq"):
         with torch.no_grad():
-            rows = tokenizer.quantizer.to_code_space(tokenizer.latents(some_images(tokenizer)).movedim(1, -1))
+            rows = tokenizer.quantizer.to_code_space(tokenizer.latents(some_images(tokenizer, 3, *grid)).movedim(1, -1))
             tokenizer.quantizer.codebook.copy_(rows[torch.randperm(len(rows))[:16]] * (0.4 * torch.rand(16, 1) + 0.8))
     return tokenizer
 
@@ -199,6 +201,19 @@ def test_onnx_files_give_same_tokens_and_images(
         (decoded,) = decoder.run(["images"], {"tokens": tokens.numpy()})
         np.testing.assert_allclose(decoded, tokenizer.decode(tokens).numpy(), rtol=0, atol=1e-4)
     assert len(tokenizer.encode(some_images(tokenizer)).unique()) > 4
+
+
+def test_onnx_files_of_a_fixed_size_take_any_batch(tmp_path: Path) -> None:
+    config = VitConfig(latent_dim=4, patch=8, width=64, depth=1, heads=1, feedforward=8)
+    tokenizer = make_tokenizer(config, grid=(4, 4))
+    export_onnx(tokenizer, tmp_path / "onnx")
+    encoder = onnxruntime.InferenceSession(tmp_path / "onnx" / "encoder.onnx")
+    images = some_images(tokenizer, 5, 4, 4)
+    (found,) = encoder.run(None, {"images": images.numpy()})
+    assert np.array_equal(found, tokenizer.encode(images).numpy())
+    assert "of 32×32 pixels" in (tmp_path / "onnx" / "README.md").read_text(encoding="utf-8")
+    with pytest.raises(Exception, match="Got: 40 Expected: 32"):
+        encoder.run(None, {"images": some_images(tokenizer, 1, 5, 4).numpy()})
 
 
 def test_continuous_tokenizer_is_refused(tmp_path: Path) -> None:

@@ -22,6 +22,8 @@ MAX_GRID = 4096
 # The share of tokens of random images that may differ: where two codes are equally near, but for rounding.
 MAX_OTHER_TOKENS = 0.01
 
+Grid = tuple[int, int]
+
 
 @dataclass(frozen=True)
 class OnnxExport:
@@ -56,20 +58,23 @@ class _Decoder(nn.Module):
 def export_onnx(tokenizer: Tokenizer, folder: Path) -> OnnxExport:
     """Write encoder.onnx (images → tokens) and decoder.onnx (tokens → images), and compare them with the tokenizer.
 
-    Batch, height and width may be any.
+    Batch, height and width may be any; an autoencoder of a fixed size keeps that of its training images.
     """
     check_packages()
     tokenizer.quantizer.require_codebook()
     tokenizer = copy.deepcopy(tokenizer).to("cpu", torch.float32).eval()
-    factor = tokenizer.downsampling
-    images = _random_images(tokenizer, 2, 6, 4)
+    factor, fixed = tokenizer.downsampling, _fixed_grid(tokenizer)
+    images = _random_images(tokenizer, 2, fixed or (6, 4))
     batch = torch.export.Dim("batch")
-    height, width = (torch.export.Dim(name, max=MAX_GRID) for name in ("height", "width"))
+    image_sizes, grid_sizes = {0: batch}, {0: batch}
+    if fixed is None:
+        height, width = (torch.export.Dim(name, max=MAX_GRID) for name in ("height", "width"))
+        image_sizes |= {2: factor * height, 3: factor * width}
+        grid_sizes |= {1: height, 2: width}
     with atomic_folder(folder) as partial:
-        sizes = {0: batch, 2: factor * height, 3: factor * width}
-        _write(_Encoder(tokenizer), images, sizes, partial / "encoder.onnx", "images", "tokens")
-        sizes = {0: batch, 1: height, 2: width}
-        _write(_Decoder(tokenizer), tokenizer.encode(images), sizes, partial / "decoder.onnx", "tokens", "images")
+        tokens = tokenizer.encode(images)
+        _write(_Encoder(tokenizer), images, image_sizes, partial / "encoder.onnx", "images", "tokens")
+        _write(_Decoder(tokenizer), tokens, grid_sizes, partial / "decoder.onnx", "tokens", "images")
         write_bytes(partial / "README.md", _readme(tokenizer).encode())
         result = _compare(tokenizer, partial)
     return OnnxExport(folder, *result)
@@ -103,18 +108,26 @@ def _write(module: nn.Module, example: Tensor, sizes: dict[int, Any], file: Path
     program.save(file)
 
 
-def _random_images(tokenizer: Tokenizer, number: int, height: int, width: int) -> Tensor:
-    """Images of random pixels, the same each time, whose tokens make a grid of this height and width."""
+def _fixed_grid(tokenizer: Tokenizer) -> Grid | None:
+    """Height and width of the grid of tokens, if the autoencoder takes images of one size only."""
+    if not tokenizer.autoencoder.fixed_size or tokenizer.image_size is None:
+        return None
+    height, width = tokenizer.image_size
+    return height // tokenizer.downsampling, width // tokenizer.downsampling
+
+
+def _random_images(tokenizer: Tokenizer, number: int, grid: Grid) -> Tensor:
+    """Images of random pixels, the same each time, whose tokens make this grid."""
     generator = torch.Generator().manual_seed(number)
-    sides = (height * tokenizer.downsampling, width * tokenizer.downsampling)
+    sides = (side * tokenizer.downsampling for side in grid)
     return torch.rand(number, tokenizer.channels, *sides, generator=generator) * 2 - 1
 
 
 def _compare(tokenizer: Tokenizer, folder: Path) -> tuple[float, float]:
-    """The share of equal tokens, and the largest difference of pixels, at another size than the one that was traced."""
+    """The share of equal tokens, and the largest difference of pixels, for another batch than the one that was traced."""
     import onnxruntime
 
-    images = _random_images(tokenizer, 3, 8, 10)
+    images = _random_images(tokenizer, 3, _fixed_grid(tokenizer) or (8, 10))
     tokens = tokenizer.encode(images)
     encoder, decoder = (onnxruntime.InferenceSession(folder / f"{name}.onnx") for name in ("encoder", "decoder"))
     theirs = torch.from_numpy(encoder.run(None, {"images": images.numpy()})[0])
@@ -132,7 +145,10 @@ def _compare(tokenizer: Tokenizer, folder: Path) -> tuple[float, float]:
 def _readme(tokenizer: Tokenizer) -> str:
     """What goes into the files and comes out of them."""
     last = ", tokens per position" if tokenizer.quantizer.tokens_per_position > 1 else ""
-    images = f"float32 (B, {tokenizer.channels}, H, W) in [-1, 1], H and W multiples of {tokenizer.downsampling}"
+    sides = f"H and W multiples of {tokenizer.downsampling}"
+    if _fixed_grid(tokenizer) is not None and tokenizer.image_size is not None:
+        sides = f"of {tokenizer.image_size[0]}×{tokenizer.image_size[1]} pixels"
+    images = f"float32 (B, {tokenizer.channels}, H, W) in [-1, 1], {sides}"
     return f"""# {tokenizer.system or "arcvq"} tokenizer in ONNX
 
 | file | takes | returns |
