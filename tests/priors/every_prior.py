@@ -11,6 +11,7 @@ from arcvq.priors import (
     Generator,
     GptConfig,
     Grid,
+    LdmConfig,
     MaskGitConfig,
     PixelCnnConfig,
     Prior,
@@ -26,12 +27,18 @@ SMALL: dict[str, PriorConfig] = {
     "pixelcnn": PixelCnnConfig(width=8, layers=3, head_width=16),
     "rq-transformer": RqTransformerConfig(width=16, layers=2, depth_layers=1, heads=2, dropout=0.0),
     "rq-transformer depth 3": RqTransformerConfig(width=16, layers=1, depth_layers=2, heads=2, dropout=0.0),
+    "ldm": LdmConfig(
+        width=8, multipliers=(1, 2), blocks=1, attention=(1,), head_width=4, context_width=8, groups=4, steps=4
+    ),
     "maskgit": MaskGitConfig(width=32, layers=1, heads=2, dropout=0.0, label_smoothing=0.0, steps=5),
     "maskgit halton": MaskGitConfig(
         width=32, layers=1, heads=2, dropout=0.0, label_smoothing=0.0, steps=5, order="halton"
     ),
     "maskgit depth 3": MaskGitConfig(width=32, layers=1, heads=2, dropout=0.0, label_smoothing=0.0, steps=5),
 }
+# Parts of parameter names that no loss reaches, by kind. The UNet's cross-attention sees one token, so its weights are 1 whatever the
+# query and the key are.
+UNREACHED: dict[str, tuple[str, ...]] = {"ldm": (".attn2.to_q.", ".attn2.to_k.", ".transformer_blocks.0.norm2.")}
 GRID = Grid(height=3, width=4, codebook_size=11, latent_dim=8, classes=3)
 # Where a configuration is over something else than GRID: how many tokens a position has, and the quantizer that makes them.
 DEPTHS = {"rq-transformer depth 3": 3, "maskgit depth 3": 3}

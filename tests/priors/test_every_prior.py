@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from every_prior import GRID, SMALL, grid_of, kind_of, small_generator, small_prior, some_values
+from every_prior import GRID, SMALL, UNREACHED, grid_of, kind_of, small_generator, small_prior, some_values
 
 from arcvq.errors import ArcvqError
 from arcvq.priors import PRIORS, AutoregressivePrior, Generator, Noise, SamplingOptions
@@ -30,7 +30,8 @@ def test_training_loss_reaches_every_parameter(name: str) -> None:
     terms = prior(some_values(prior, 16), torch.arange(16) % 3)
     torch.stack(list(terms.values())).sum().backward()
     without = [key for key, each in prior.named_parameters() if each.grad is None or not each.grad.any()]
-    assert without == []
+    unreached = UNREACHED.get(kind_of(name), ())
+    assert without == [key for key, _ in prior.named_parameters() if any(part in key for part in unreached)]
 
 
 @pytest.mark.parametrize("name", SMALL)

@@ -3,6 +3,7 @@
 from arcvq.priors.autoregressive import AutoregressivePrior
 from arcvq.priors.generator import CHUNK, Generator, make_grid
 from arcvq.priors.gpt import Gpt, GptConfig
+from arcvq.priors.ldm import Ldm, LdmConfig
 from arcvq.priors.maskgit import MaskGit, MaskGitConfig
 from arcvq.priors.noise import Noise
 from arcvq.priors.pixelcnn import PixelCnn, PixelCnnConfig
@@ -19,6 +20,8 @@ __all__ = [
     "Gpt",
     "GptConfig",
     "Grid",
+    "Ldm",
+    "LdmConfig",
     "MaskGit",
     "MaskGitConfig",
     "Noise",

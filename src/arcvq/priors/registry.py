@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from arcvq.priors.gpt import Gpt
+from arcvq.priors.ldm import Ldm
 from arcvq.priors.maskgit import MaskGit
 from arcvq.priors.pixelcnn import PixelCnn
 from arcvq.priors.prior import Prior
@@ -13,6 +14,7 @@ PRIORS: Registry[Prior] = Registry(
     "prior",
     {
         "gpt": Gpt,
+        "ldm": Ldm,
         "maskgit": MaskGit,
         "pixelcnn": PixelCnn,
         "rq-transformer": RqTransformer,
