@@ -177,6 +177,11 @@ SYSTEMS: dict[str, System] = {
         "Autoregressive Visual Generation, arXiv 2411.00776",
         {"task": "prior", "prior": {"kind": "gpt"}},
     ),
+    "ldm": System(
+        "a prior: diffusion over a tokenizer's latents, which become codes before they are decoded",
+        "Rombach et al., High-Resolution Image Synthesis with Latent Diffusion Models, CVPR 2022",
+        {"task": "prior", "prior": {"kind": "ldm"}},
+    ),
     "pixelcnn": System(
         "a prior: gated convolutions that predict a tokenizer's tokens one after another",
         "van den Oord et al., Conditional Image Generation with PixelCNN Decoders, NeurIPS 2016",
