@@ -25,3 +25,9 @@ def test_layer_imports_no_heavy_module() -> None:
     extra = imported_by("from arcvq import ArcVQ") - imported_by("import torch")
     assert "arcvq.quantizers" in extra
     assert not [name for name in HEAVY if name in extra]
+
+
+def test_priors_do_not_import_diffusers() -> None:
+    modules = imported_by("from arcvq.priors import PRIORS, Ldm")
+    assert "arcvq.priors.ldm" in modules
+    assert "diffusers" not in modules

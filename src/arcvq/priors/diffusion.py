@@ -37,12 +37,14 @@ def ddim_times(steps: int) -> list[int]:
 def check_steps(steps: int, option: str) -> None:
     """Raise unless so many steps divide the times evenly."""
     # One step would take pure noise for an image of time 1; with as many as there are times, the last would be at time TIMES.
-    if TIMES % steps or not 2 <= steps <= TIMES // 2:
+    if not 2 <= steps <= TIMES // 2 or TIMES % steps:
         allowed = [each for each in range(2, TIMES // 2 + 1) if TIMES % each == 0]
         raise ArcvqError(f"{option} must be one of {', '.join(map(str, allowed))}, got {steps}")
 
 
-def ddim_step(noisy: Tensor, noise: Tensor, share: float, next_share: float, eta: float, fresh: Tensor | None) -> Tensor:
+def ddim_step(
+    noisy: Tensor, noise: Tensor, share: float, next_share: float, eta: float, fresh: Tensor | None
+) -> Tensor:
     """From ᾱ = share to ᾱ′ = next_share: the values without the predicted noise, with less of it.
 
     σ = η √((1 − ᾱ′)/(1 − ᾱ) · (1 − ᾱ/ᾱ′)) of the noise is drawn anew: `fresh`, which is not read if eta is 0.
