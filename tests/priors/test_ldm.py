@@ -293,6 +293,27 @@ def test_sampling_with_the_exact_noise_recovers_the_latents_law(eta: float) -> N
     assert latents.std().item() == pytest.approx(2, rel=0.03)
 
 
+def test_trained_prior_samples_the_latents_of_the_class_that_is_asked_for() -> None:
+    """Latents around 3 in class 0 and around −1 in class 1."""
+    grid = Grid(height=2, width=2, codebook_size=11, latent_dim=2, classes=2)
+    prior = ldm(grid, width=16, multipliers=(1,), attention=(), head_width=16, steps=20, eta=0.0).train()
+    torch.manual_seed(1)
+    optimizer, labels = torch.optim.Adam(prior.parameters(), lr=5e-3), torch.arange(128) % 2
+    centres = torch.tensor([3.0, -1.0])
+    prior.init_from_values(centres[labels])
+    for _ in range(150):
+        values = (centres[labels] + 0.2 * torch.randn(2, 2, 2, 128)).movedim(-1, 0)
+        prior(values, labels)["squared_error"].backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    found = sample(prior.eval(), torch.arange(32) % 2).flatten(1).mean(1)
+    assert torch.equal(found > 1, torch.arange(32) % 2 == 0)
+    assert found[::2].median().item() == pytest.approx(3, abs=0.3)
+    assert found[1::2].median().item() == pytest.approx(-1, abs=0.3)
+    hidden = sample(prior, torch.full((32,), prior.null)).flatten(1).mean(1)
+    assert 4 < (hidden > 1).sum() < 28  # without a class, images of both
+
+
 def test_progress_is_reported_at_every_step() -> None:
     done = []
     prior = ldm()
