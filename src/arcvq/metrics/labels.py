@@ -43,6 +43,7 @@ METRIC_LABELS = {
     "duplicate_share": MetricLabel("duplicates", ".2%", "down"),
     "bits_per_token": MetricLabel("bits/token under the prior", ".3f", "down"),
     "bits_per_token_bound": MetricLabel("bits/token under the prior, at most", ".3f", "down"),
+    "noise_mse": MetricLabel("MSE of the predicted noise", ".4f", "down"),
     "usage": MetricLabel("usage", ".1%", "up"),
     "perplexity": MetricLabel("perplexity", ".1f", "up"),
     "tokens_per_image": MetricLabel("tokens/image", ".0f"),
