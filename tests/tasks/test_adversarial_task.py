@@ -147,8 +147,9 @@ def test_ramp_raises_the_weight_linearly(tmp_path: Path) -> None:
 def test_lecam_averages_follow_the_logits(tmp_path: Path) -> None:
     discriminator = task_of(trainer_of(tmp_path)).discriminator
     for _ in range(2):
-        discriminator.after_step([(torch.tensor(1.0), torch.tensor(-2.0)), (torch.tensor(3.0), torch.tensor(-2.0))])
-    assert discriminator.real_average.item() == pytest.approx(2.0 * (1 - 0.999**2), rel=1e-4)
+        # Two micro-batches: 1 logit of 1, 3 logits of 3; their reconstructions have −2.
+        discriminator.after_step([torch.tensor([1.0, -2.0, 1.0]), torch.tensor([9.0, -6.0, 3.0])])
+    assert discriminator.real_average.item() == pytest.approx(2.5 * (1 - 0.999**2), rel=1e-4)
     assert discriminator.fake_average.item() == pytest.approx(-2.0 * (1 - 0.999**2), rel=1e-4)
     assert int(discriminator.step) == 2
 
@@ -265,6 +266,7 @@ def test_quantizer_is_off_in_a_continuous_start(tmp_path: Path) -> None:
     [
         (["--training.accumulate=2"], "accumulate"),
         (["--training.precision=fp16"], "bf16"),
+        (["--training.compile=true"], "compile"),
         (["--adversarial.weight=-1"], "weight"),
         (["--adversarial.discriminator.kind=nothing"], "patch"),
         (["--adversarial.loss=wasserstein"], "hinge, logistic"),

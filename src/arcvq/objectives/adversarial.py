@@ -76,9 +76,13 @@ class Discriminator(nn.Module):
         return ramp(self.step + 1, 0, steps)
 
     @torch.no_grad()
-    def after_step(self, means: Sequence[tuple[Tensor, Tensor]]) -> None:
-        """Count the step, and move the running means towards this step's mean logits of images and reconstructions."""
+    def after_step(self, sums: Sequence[Tensor]) -> None:
+        """Count the step, and move the running means towards this step's mean logits of images and reconstructions.
+
+        `sums`, (3,) for each micro-batch: the sums of both and their number. They are summed over all processes, because shards and
+        micro-batches may differ in size, and a shard may be empty.
+        """
         self.step.add_(1)
-        for average, values in zip((self.real_average, self.fake_average), zip(*means)):
-            mean = distributed.sum_over_processes(torch.stack(values).mean()) / distributed.world_size()
-            average.lerp_(mean.to(average.dtype), 1 - LECAM_DECAY)
+        real, fake, count = distributed.sum_over_processes(torch.stack(list(sums)).sum(dim=0))
+        for average, total in ((self.real_average, real), (self.fake_average, fake)):
+            average.lerp_((total / count.clamp(min=1)).to(average.dtype), 1 - LECAM_DECAY)

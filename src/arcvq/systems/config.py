@@ -127,6 +127,11 @@ class TokenizerConfig(RunConfig):
     def __post_init__(self) -> None:
         if self.continuous_first < 0:
             raise ArcvqError(f"continuous_first must not be negative, got {self.continuous_first}")
+        if self.adversarial is not None and self.training.compile:
+            raise ArcvqError(
+                "adversarial takes several gradients through one forward pass, which torch.compile does not allow: set "
+                "training.compile to false"
+            )
         if self.adversarial is not None and self.adversarial.adaptive:
             if self.training.accumulate > 1:
                 raise ArcvqError(

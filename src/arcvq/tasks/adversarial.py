@@ -112,15 +112,15 @@ class AdversarialTask(TokenizerTask):
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """The weighted term, its gradient at the reconstruction, and statistics. `other`: the gradient of all other terms there."""
         config = self.config
-        logits = self.discriminator(reconstruction)
-        term = generator_loss(logits, config.loss) * distributed.batch_weight(reconstruction)
+        logits, share = self.discriminator(reconstruction), distributed.batch_weight(reconstruction)
+        term = generator_loss(logits, config.loss) * share
         (gradient,) = torch.autograd.grad(term, reconstruction)
         other_norm, norm = (self.norm_at_last_layer(decoded.images, each) for each in (other, gradient))
         weight = config.weight * self.discriminator.ramp(config.ramp_steps)
         if config.adaptive:
             weight = weight * adaptive_weight(other_norm, norm)
         stats = {
-            "generator_logits": logits.detach().mean(),
+            "generator_logits": share * logit_sum(logits) / max(1, logits.numel()),
             "adversarial_weight": weight,
             "reconstruction_gradient": other_norm,
             "adversarial_gradient": norm,
@@ -151,11 +151,19 @@ class AdversarialTask(TokenizerTask):
             terms["lecam"] = config.lecam * weight * penalty
         if phase.penalty:
             terms["r1"] = config.r1 / 2 * config.r1_every * weight * r1_penalty(real_logits, images)
-        means = (real_logits.detach().mean(), fake_logits.detach().mean())
-        return sum_of_terms(terms, stats={"real_logits": means[0], "fake_logits": means[1]}, update=means)
+        real_sum, fake_sum = logit_sum(real_logits), logit_sum(fake_logits)
+        count = torch.full_like(real_sum, real_logits.numel())
+        share = weight / count.clamp(min=1)
+        stats = {"real_logits": share * real_sum, "fake_logits": share * fake_sum}
+        return sum_of_terms(terms, stats=stats, update=torch.stack([real_sum, fake_sum, count]))
 
     def after_step(self, name: str, updates: Sequence[Any], phase: Hashable) -> None:
         if name == "discriminator":
             self.discriminator.after_step(updates)
         else:
             super().after_step(name, updates, phase)
+
+
+def logit_sum(logits: Tensor) -> Tensor:
+    """The sum of the logits, without gradient."""
+    return logits.detach().to(compute_dtype(logits)).sum()

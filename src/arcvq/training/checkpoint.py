@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from arcvq import distributed
 from arcvq.config import parse
 from arcvq.errors import ArcvqError
 from arcvq.storage import atomic_folder, read_json, read_tensors, write_json, write_tensors
@@ -135,10 +136,11 @@ def load_checkpoint(
             _join_optimizer(optimizer, tensors, state["optimizers"][name])
     except (RuntimeError, KeyError, TypeError, AttributeError) as error:
         raise ArcvqError(f"{path}: does not fit this configuration: {' '.join(str(error).split())[:200]}") from None
-    random = path / f"random-{rank}.safetensors"
-    if not random.is_file():
-        raise ArcvqError(f"{path}: was written by fewer processes than now run: resume with as many")
-    restore_random_state(read_tensors(random, "a checkpoint"))
+    # Every process looks for all files: if only those without one raised, the others would begin to train and wait for them.
+    processes, saved = distributed.world_size(), len(list(path.glob("random-*.safetensors")))
+    if saved < processes:
+        raise ArcvqError(f"{path}: holds the random states of {saved} of {processes} processes: resume with {saved}")
+    restore_random_state(read_tensors(path / f"random-{rank}.safetensors", "a checkpoint"))
     scaler: dict[str, Any] | None = state.get("scaler")
     return scaler
 

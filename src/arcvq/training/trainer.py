@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Hashable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from itertools import accumulate
 from pathlib import Path
 from signal import SIGINT
@@ -84,8 +84,9 @@ class Trainer:
         self.optimizers: dict[str, Optimizer] = {}
         self.captures = can_capture(training, self.accelerator, self.source, task)
         self.run_folder, self.config = RunFolder(out), dict(config or {})
-        self.is_new = self.is_main and self.run_folder.open(self.config, self.source.batches_per_epoch)
-        self.accelerator.wait_for_everyone()
+        per_epoch = self.source.batches_per_epoch
+        opened = distributed.on_first_process(lambda: self.run_folder.open(self.config, per_epoch))
+        self.is_new = self.is_main and opened
         self.monitor = Monitor(
             self.run_folder, self.total_steps, headline=task.headline, active=self.is_main, quiet=quiet
         )
@@ -100,7 +101,8 @@ class Trainer:
         finished = self.run_folder.finished_steps()
         if finished is not None and finished >= self.total_steps:
             return self.task
-        with self.run_folder.locked() if self.is_main else nullcontext():
+        with ExitStack() as stack:
+            distributed.on_first_process(lambda: stack.enter_context(self.run_folder.locked()))
             checkpoint = self.find_position(finished)
             try:
                 with self.monitor, stop_signals() as received:
