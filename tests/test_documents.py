@@ -114,7 +114,8 @@ def test_console_commands_are_known(page: Path) -> None:
     """Console commands take too long to run: only check their first words."""
     for command in re.findall(r"^\$ (.+)$", "".join(b.code for b in blocks(page) if b.language == "console"), re.M):
         words = (
-            r"(arcvq|accelerate launch .*-m arcvq) (train|evaluate|import)\b"
+            r"(arcvq|(accelerate launch|torchrun) .*-m arcvq) (train|evaluate|import)\b"
+            r"|sbatch .*\.sbatch "
             r"|python (-m reproduction|-m benchmarks)"
         )
         assert re.match(words, command), command

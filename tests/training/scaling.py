@@ -33,16 +33,7 @@ STEPS = 5
 SETTINGS: dict[str, Any] = {
     "task": "tokenizer",
     "data": {"name": "sample", "batch_size": 8, "limit": 28, "crop": 16, "flip": True},
-    "autoencoder": {
-        "kind": "vqgan",
-        "width": 8,
-        "groups": 4,
-        "multipliers": [1, 2],
-        "blocks": 1,
-        "decoder_blocks": 1,
-        "attention": [],
-        "latent_dim": 8,
-    },
+    "autoencoder": {"kind": "small", "width": 8, "residual_width": 4, "residual_blocks": 1, "latent_dim": 8},
     "quantizer": {"kind": "vq", "codebook_size": 16},
     "objective": {"kind": "perceptual", "l1": 1.0, "l2": 0.5, "perceptual": 0.0},
     "adversarial": {
@@ -62,6 +53,16 @@ SETTINGS: dict[str, Any] = {
         "checkpoints": 0,
         "device": "cpu",
     },
+}
+VQGAN: dict[str, Any] = {
+    "kind": "vqgan",
+    "width": 8,
+    "groups": 4,
+    "multipliers": [1, 2, 2],
+    "blocks": 1,
+    "decoder_blocks": 1,
+    "attention": [],
+    "latent_dim": 8,
 }
 SAMP: dict[str, Any] = {"metric": "cosine", "init": "unit-sphere", "ball": {"alpha": 0.01}, "arc": {"top_k": 3}}
 DETERMINISTIC: dict[str, dict[str, Any]] = {
@@ -117,7 +118,10 @@ MICRO_BATCHES: dict[str, Any] = {"adversarial": {"adaptive": False}, "training":
 # Weights of shards and micro-batches are float32 numbers: 1 where all hold as many images, else rounded.
 EVEN = {name: Case({"quantizer": {"codebook_size": 16, **options}}) for name, options in DETERMINISTIC.items()} | {
     "continuous start": Case({"continuous_first": 2, "quantizer": {"init": "kmeans"}, "training": {"ema": None}}),
-    "checkpointing": Case({"autoencoder": {"checkpointing": True}}, alone={"autoencoder": {"checkpointing": False}}),
+    "vqgan": Case({"autoencoder": VQGAN, "quantizer": {"kind": "arcvq", "codebook_size": 16}}),
+    "checkpointing": Case(
+        {"autoencoder": {**VQGAN, "checkpointing": True}}, alone={"autoencoder": {"checkpointing": False}}
+    ),
     "micro-batches": Case(MICRO_BATCHES, alone={"training": {"accumulate": 1}}),
 }
 # Batches of 8 images and of 1, 3 or 5: a process has fewer than another, or none.
@@ -134,7 +138,12 @@ UNEVEN = {
     ),
     "uneven micro-batches": Case({"data": {"limit": 13}, **MICRO_BATCHES}, alone={"training": {"accumulate": 1}}),
 }
-ROUNDED = {"bf16": Case({"training": {"precision": "bf16"}}, double=False)}
+ROUNDED = {
+    "bf16, checkpointing, micro-batches": Case(
+        merge(MICRO_BATCHES, {"autoencoder": {**VQGAN, "checkpointing": True}, "training": {"precision": "bf16"}}),
+        double=False,
+    )
+}
 PLAIN: dict[str, Any] = {"data": {"limit": 32}, "adversarial": None}
 # For two processes only.
 OF_TWO = {
@@ -160,17 +169,17 @@ def make(case: Case, folder: Path) -> Trainer:
 
 
 def train(case: Case, folder: Path) -> dict[str, Any]:
-    """Train by the loop's own steps. Returns weights, buffers and averages by name, each step's losses and statistics, and whether
-    the steps drew random numbers."""
+    """Train by the loop's own steps. Returns the state at the end, each step's losses and statistics, and whether the steps drew
+    random numbers."""
     trainer = make(case, folder)
     trainer.begin()
     before = torch.get_rng_state()
     numbers = []
     for batch in batches(trainer, case.order if distributed.world_size() == 1 else None):
         result = trainer.step(batch)
-        numbers.append({name: value.double() for name, value in {**result.terms, **result.stats}.items()})
+        numbers.append({name: value.item() for name, value in {**result.terms, **result.stats}.items()})
     drew = not torch.equal(before, torch.get_rng_state())
-    return {"state": state_of(trainer), "numbers": numbers, "drew": drew}
+    return {**state_of(trainer), "numbers": numbers, "drew": drew}
 
 
 def batches(trainer: Trainer, order: tuple[int, ...] | None) -> Iterator[Batch]:
@@ -179,9 +188,12 @@ def batches(trainer: Trainer, order: tuple[int, ...] | None) -> Iterator[Batch]:
         yield batch if order is None else {name: rows[list(order)] for name, rows in batch.items()}
 
 
-def state_of(trainer: Trainer) -> dict[str, torch.Tensor]:
+def state_of(trainer: Trainer) -> dict[str, Any]:
+    """All weights, buffers and averages as one row, and the name and length of each part of it."""
     modules = trainer.task.networks | {f"average of {name}": each for name, each in trainer.averages.items()}
-    return {f"{name}.{key}": value for name, each in modules.items() for key, value in each.state_dict().items()}
+    tensors = {f"{name}.{key}": value for name, each in modules.items() for key, value in each.state_dict().items()}
+    parts = [(name, value.numel()) for name, value in tensors.items()]
+    return {"parts": parts, "state": torch.cat([value.double().flatten() for value in tensors.values()])}
 
 
 def run(folder: Path, changes: dict[str, Any] | None = None, stop_after: int | None = None) -> str:

@@ -1,7 +1,13 @@
 """How a training is launched: devices and processes."""
 
+import json
 import os
+import re
+import subprocess
+import sys
 import warnings
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
@@ -34,3 +40,44 @@ def test_one_process_as_asked_for_is_not_warned_of(launched: bool, monkeypatch: 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         make_accelerator(TrainingConfig(steps=1))
+
+
+def test_slurm_script_of_the_guide_trains_with_all_tasks(
+    tmp_path: Path, tiny_settings: Callable[..., list[str]]
+) -> None:
+    """With a stand-in for SLURM: `srun` starts its command once for each of two tasks."""
+    page = Path(__file__).parents[2] / "docs" / "scale.md"
+    script = re.search(r"<<'END'\n(.*?)^END$", page.read_text(encoding="utf-8"), re.M | re.S)
+    assert script
+    files = {
+        "train.sbatch": script[1],
+        "scontrol": "#!/bin/bash\necho 127.0.0.1\n",
+        "srun": "\n".join(
+            [
+                "#!/bin/bash",
+                'for i in 0 1; do SLURM_PROCID=$i SLURM_LOCALID=$i "$@" & tasks+=($!); done',
+                'wait "${tasks[0]}" && wait "${tasks[1]}"',
+            ]
+        ),
+        "python": f'#!/bin/bash\nexec {sys.executable} "$@"\n',
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    slurm = {"SLURM_JOB_NODELIST": "localhost", "SLURM_JOB_ID": str(os.getpid()), "SLURM_NTASKS": "2"}
+    arguments = [
+        "sample/arcvq-vae",
+        *tiny_settings({"training.device": "cpu"}),
+        "--out",
+        str(tmp_path / "a run"),
+        "--quiet",
+    ]
+    done = subprocess.run(
+        [str(tmp_path / "train.sbatch"), *arguments],
+        env={**os.environ, **slurm, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads((tmp_path / "a run" / "training.json").read_text())["processes"] == 2
