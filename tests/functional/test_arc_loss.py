@@ -278,3 +278,18 @@ def test_chunked_second_derivative_raises() -> None:
     )
     with pytest.raises(RuntimeError, match="no autograd formula"):
         gradient.sum().backward()
+
+
+def test_larger_batch_raises_the_value_by_a_logarithm_and_pulls_each_nearest_token_as_far() -> None:
+    """What a larger batch changes: gradients of means over tokens become smaller, those of the ArcLoss do not."""
+    generator = torch.Generator().manual_seed(0)
+    latents, codebook = torch.randn(8192, 16, generator=generator), torch.randn(64, 16, generator=generator)
+    values, pulls = [], []
+    for tokens in (2048, 8192):
+        part = latents[:tokens].requires_grad_()
+        value = arc_loss(part, codebook, top_k=3)
+        (gradient,) = torch.autograd.grad(value, part)
+        values.append(value.item())
+        pulls.append(gradient.norm(dim=1).topk(64).values.mean().item())
+    assert 0.5 * math.log(4) < values[1] - values[0] < math.log(4)
+    assert pulls[1] == pytest.approx(pulls[0], rel=0.1)

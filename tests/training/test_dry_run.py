@@ -6,7 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
+from arcvq.cli import main
+from arcvq.data import shards, write_png
 from arcvq.data.source import Batch
 from arcvq.systems import TokenizerConfig, dry_run
 from arcvq.training import Trainer
@@ -61,3 +64,20 @@ def test_a_dry_run_writes_nothing(tiny_system: MakeConfig, tmp_path: Path, monke
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     dry_run(tiny_system())
     assert [path for path in tmp_path.rglob("*") if path.parent != tmp_path] == []
+
+
+def test_a_dry_run_leaves_index_and_pixel_variance_for_the_training(
+    tmp_path: Path, tiny_system: MakeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that of several processes none has to read the whole set at its start."""
+    monkeypatch.setenv("ARCVQ_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(shards, "MEMORY_LIMIT", 0)
+    for index in range(20):
+        write_png(tmp_path / "photos" / f"{index}.png", torch.full((1, 28, 28), 10 * index, dtype=torch.uint8))
+    assert main(["shard", str(tmp_path / "photos"), "--out", str(tmp_path / "shards"), "--size", "28"]) == 0
+    (tmp_path / "shards" / "index.safetensors").unlink(missing_ok=True)
+    dry_run(
+        tiny_system(changes={"data.name": f"shards:{tmp_path / 'shards'}", "data.batch_size": 8, "data.limit": None})
+    )
+    assert (tmp_path / "shards" / "index.safetensors").is_file()
+    assert len(list((tmp_path / "cache" / "variance").glob("*.json"))) == 1
