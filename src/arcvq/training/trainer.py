@@ -84,8 +84,7 @@ class Trainer:
         self.optimizers: dict[str, Optimizer] = {}
         self.captures = can_capture(training, self.accelerator, self.source, task)
         self.run_folder, self.config = RunFolder(out), dict(config or {})
-        per_epoch = self.source.batches_per_epoch
-        opened = distributed.on_first_process(lambda: self.run_folder.open(self.config, per_epoch))
+        opened = distributed.on_first_process(lambda: self.run_folder.open(self.config, source.batches_per_epoch))
         self.is_new = self.is_main and opened
         self.monitor = Monitor(
             self.run_folder, self.total_steps, headline=task.headline, active=self.is_main, quiet=quiet
@@ -125,7 +124,6 @@ class Trainer:
     def find_position(self, finished: int | None) -> Path | None:
         """The newest readable checkpoint, if there is any; what was logged after it is dropped. `finished`: the steps of a finished
         run, to be extended."""
-        self.accelerator.wait_for_everyone()
         networks = self.task.networks
         averages = networks if self.training.ema is not None else {}
         found = distributed.on_first_process(lambda: newest_checkpoint(self.run_folder.checkpoints, networks, averages))
