@@ -8,7 +8,21 @@ import torch.distributed as dist
 from torch import Tensor
 
 from arcvq import distributed
-from arcvq.quantizers import CVQ, EMAVQ, FSQ, VQ, Arc, ArcVQ, Contrastive, Entropy, Quantizer, Restart, SimVQ
+from arcvq.quantizers import (
+    CVQ,
+    EMAVQ,
+    FSQ,
+    VQ,
+    Arc,
+    ArcVQ,
+    Contrastive,
+    Entropy,
+    GroupedVQ,
+    Quantizer,
+    ResidualVQ,
+    Restart,
+    SimVQ,
+)
 
 K, D, N, TOP = 100, 8, 60, 3
 COUNTS, ROWS, FLOATS = 8 * K, 4 * K * D, 4 * K
@@ -23,6 +37,8 @@ EXCHANGED: dict[str, tuple[type[Quantizer], dict[str, Any], int]] = {
     "emavq": (EMAVQ, {}, 2 * COUNTS + ROWS),
     "cvq": (CVQ, {}, 2 * COUNTS + ROWS + FLOATS),
     "cvq, contrastive": (CVQ, {"contrastive": Contrastive()}, 2 * COUNTS + ROWS + FLOATS + N * (4 * D + 1)),
+    "residual": (ResidualVQ, {"depth": 2, "shared": False, "codebook": {"kind": "vq"}}, 2 * COUNTS + 2 * COUNTS),
+    "grouped": (GroupedVQ, {"groups": 2, "codebook": {"kind": "vq"}}, 2 * COUNTS + 2 * COUNTS),
     "restart": (VQ, {"restart": Restart()}, 3 * COUNTS + ROWS),
 }
 
