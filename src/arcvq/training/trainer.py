@@ -161,9 +161,8 @@ class Trainer:
         if self.position.step < self.total_steps:
             self.begin_stage(self.stage_at(self.position.step))
         if checkpoint is not None:
-            networks, rank = self.task.networks, self.accelerator.process_index
-            optimizers = self.optimizers if self.stage_step else {}  # a stage begins with new ones
-            scaler = load_checkpoint(checkpoint, networks, self.averages, optimizers, rank)
+            rank, optimizers = self.accelerator.process_index, self.optimizers if self.stage_step else {}  # new in each stage
+            scaler = load_checkpoint(checkpoint, self.task.networks, self.averages, optimizers, rank)
             if self.accelerator.scaler is not None and scaler is not None:
                 self.accelerator.scaler.load_state_dict(scaler)
 
