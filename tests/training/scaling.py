@@ -24,7 +24,7 @@ from arcvq.config import merge
 from arcvq.data.source import Batch
 from arcvq.errors import ArcvqError, Stopped
 from arcvq.storage import folder_lock
-from arcvq.systems.config import parse_config
+from arcvq.systems import parse_config
 from arcvq.systems.train import make_trainer
 from arcvq.training import Trainer
 

@@ -1,6 +1,8 @@
 """Two and four processes train, in float64 and with a discriminator, what one process trains on whole batches."""
 
+import fcntl
 import gc
+import os
 import shutil
 import subprocess
 import sys
@@ -29,11 +31,20 @@ each_training = pytest.mark.parametrize(("name", "world"), COMPARED)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What all trainings of two and of four processes left."""
-    folder = tmp_path_factory.mktemp("scaling")
+    """What all trainings of two and of four processes left. They run once, although several workers may have tests of this file."""
+    several = "PYTEST_XDIST_WORKER" in os.environ
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if several else base) / "scaling"
     script = Path(__file__).with_name("scaling.py")
-    done = subprocess.run([sys.executable, str(script), str(folder)], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "done").exists():
+            done = subprocess.run(
+                [sys.executable, str(script), str(folder)], capture_output=True, text=True, timeout=300
+            )
+            assert done.returncode == 0, done.stderr[-3000:]
+            (folder / "done").touch()
     return folder
 
 

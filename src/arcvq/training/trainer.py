@@ -161,8 +161,9 @@ class Trainer:
         if self.position.step < self.total_steps:
             self.begin_stage(self.stage_at(self.position.step))
         if checkpoint is not None:
-            rank, optimizers = self.accelerator.process_index, self.optimizers if self.stage_step else {}  # new in each stage
-            scaler = load_checkpoint(checkpoint, self.task.networks, self.averages, optimizers, rank)
+            optimizers = self.optimizers if self.stage_step else {}  # a stage begins with new ones
+            networks, rank = self.task.networks, self.accelerator.process_index
+            scaler = load_checkpoint(checkpoint, networks, self.averages, optimizers, rank)
             if self.accelerator.scaler is not None and scaler is not None:
                 self.accelerator.scaler.load_state_dict(scaler)
 
@@ -174,8 +175,6 @@ class Trainer:
     def stage_step(self) -> int:
         """How many steps of this stage are done."""
         return self.position.step - sum(self.stage_steps[: self.stage])
-
-    # ---- the loop -------------------------------------------------------------------------------------------------------
 
     def train(self, received: list[int], stop_after: int | None) -> None:
         """Every stage, every batch; evaluations and checkpoints between them."""
