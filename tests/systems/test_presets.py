@@ -90,7 +90,7 @@ def test_every_data_set_has_every_preset() -> None:
     others = [f"{data}/{name}" for data in DATA_SETS for name in OTHERS]
     recipes = [f"{data}/arcvq-scaffold" for data in DATA_SETS]
     small = [name for name in TOKENIZERS if name.split("/")[0] in DATA_SETS]
-    assert small == sorted([*TABLE, *others, *recipes, "sample/tiny"])
+    assert small == sorted([*TABLE, *others, *recipes, "cifar10/arcvq-gan", "sample/tiny"])
 
 
 @pytest.mark.parametrize("name", OTHERS)

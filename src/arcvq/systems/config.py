@@ -38,7 +38,8 @@ class DataConfig:
     image_size     the shorter side is resized to it and the centre cut out
     root           where data sets lie or are downloaded to; default: $ARCVQ_DATA, else a cache folder
     limit          train on the first so many images only
-    holdout        keep the last so many training images out of training and evaluate on them, not on the test set
+    holdout        keep so many training images (the last ones; of files, every n-th) out of training and evaluate on them, not on
+                   the test set
     holdout_every  folders and shards without a test split: every so many-th image is a test image; default: about every 20th, by
                    a hash of its name
     on_error       what happens at an image that cannot be read. stop: an error; skip: the next one stands in for it
