@@ -16,12 +16,12 @@ from arcvq.cli.command import positive_int
 from arcvq.errors import ArcvqError
 from arcvq.storage import check_writable_file, write_json
 from arcvq.tokenizers.inference import choose_device
-from benchmarks import blocks, loader, seams, sizes, steps, tokens, vqgan
+from benchmarks import blocks, loader, sampling, seams, sizes, steps, tokens, vqgan
 from benchmarks.measure import describe_machine, measure_limits
 from benchmarks.tables import write_tables
 
 Rows = Iterator[dict[str, Any]]
-OTHERS = ("tokens", "steps", "blocks", "vqgan", "loader", "seams")
+OTHERS = ("tokens", "steps", "blocks", "vqgan", "loader", "seams", "sampling")
 
 
 def main(words: list[str] | None = None) -> int:
@@ -42,11 +42,17 @@ def main(words: list[str] | None = None) -> int:
         help="tokens: data set of the test images (default: sample); loader, seams: folder:PATH",
     )
     parser.add_argument(
-        "--presets", nargs="+", metavar="PRESET", help="steps: which presets to train; loader: steps to compare with"
+        "--presets",
+        nargs="+",
+        metavar="PRESET",
+        help="steps, sampling: which presets; loader: steps to compare with",
     )
     parser.add_argument("--limit", type=positive_int, metavar="N", help="tokens, steps, loader, seams: only N images")
     parser.add_argument(
-        "--batch-size", type=positive_int, metavar="N", help="tokens, steps, loader: images at a time; seams: tiles"
+        "--batch-size",
+        type=positive_int,
+        metavar="N",
+        help="tokens, steps, loader, sampling: images at a time; seams: tiles",
     )
     parser.add_argument(
         "--tiles", type=positive_int, nargs="+", metavar="SIDE", default=seams.SIDES, help="seams: sides of the tiles"
@@ -103,6 +109,8 @@ def prepare_suite(arguments: argparse.Namespace, device: torch.device) -> tuple[
         names = {"model": Path(arguments.model).name, "data": Path(arguments.data).name}
         about = {**names, "images": len(pictures), "sides": list(pictures[0].shape[2:]), "batch_size": size}
         return about, seams.seam_rows(tokenizer, pictures, arguments.tiles, size)
+    if arguments.suite == "sampling":
+        return {}, sampling.sampling_rows(device, arguments.presets, arguments.batch_size)
     if arguments.suite == "vqgan":
         peak = vqgan.bf16_operations_per_second(device)
         return {"bf16_operations_per_second": peak}, vqgan.vqgan_rows(device, peak, seconds)

@@ -236,3 +236,21 @@ def test_tokens_suite_refuses_other_channels(tmp_path: Path, capsys: pytest.Capt
     from_config({**config, "channels": 3}).save_pretrained(tmp_path / "colour")
     assert main(["--suite", "tokens", "--device", "cpu", "--model", str(tmp_path / "colour"), "--limit", "2"]) == 2
     assert "channels" in capsys.readouterr().err
+
+
+def test_sampling_suite_compares_ours_with_plain_loops(tmp_path: Path) -> None:
+    words = ["--suite", "sampling", "--presets", "sample/gpt", "--batch-size", "2"]
+    rows = run(tmp_path / "sampling.json", *words)["rows"]
+    assert [row["name"] for row in rows] == ["sample/gpt, plain loop", "sample/gpt, eager", "sample/gpt, arcvq"]
+    assert all(row["images_per_second"] == pytest.approx(2 / row["seconds"]) for row in rows)
+
+
+def test_every_way_of_sampling_draws_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    from arcvq.priors import Noise
+    from benchmarks import sampling
+
+    for name, grid in sampling.PRIORS_OF["cpu"].items():
+        prior = sampling.build(name, grid, torch.device("cpu"))
+        found = [run(Noise(0, range(2))).reshape(2, -1).float() for run, _ in sampling.ways(prior, 2).values()]
+        for other in found[1:]:
+            torch.testing.assert_close(other, found[0], rtol=1e-3, atol=1e-3)
