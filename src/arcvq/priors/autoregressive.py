@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from arcvq.priors.noise import Noise
-from arcvq.priors.prior import Prior, Progress
+from arcvq.priors.prior import Prior, Progress, Sampler
 from arcvq.priors.replay import Replay
 from arcvq.priors.sampling import SamplingOptions, draw, guide, probabilities
 
@@ -80,30 +80,52 @@ class AutoregressivePrior(Prior):
         progress: Progress | None = None,
     ) -> Tensor:
         """Token grids (batch, h, w[, depth]). Known tokens are kept; a token depends on those before it only."""
-        options.check_known(type(self).__name__, self.sampling_options)
-        self.check_known(known)
-        own = self.all_labels(labels, batch)
-        guided = options.guidance != 1
-        state = self.begin(torch.cat([own, torch.full_like(own, self.null)]) if guided else own)
-        uniform = noise.uniform(self.length)
-        given = torch.full_like(state.tokens[:batch], -1) if known is None else known.to(own.device).flatten(1)
-        position = torch.zeros(1, dtype=torch.int64, device=own.device)
+        return self.make_sampler(options, batch)(labels, noise, known, progress)
 
-        def draw_next(level: int) -> None:
-            logits = self.next_logits(state, position, level).float()
-            if guided:
-                logits = guide(logits[:batch], logits[batch:], options.guidance)
-            drawn = draw(probabilities(logits, options), uniform[:, position].squeeze(1))[:, None]
-            drawn = torch.where(given[:, position] >= 0, given[:, position], drawn)
-            state.tokens.index_copy_(1, position, torch.cat([drawn, drawn]) if guided else drawn)
+    def make_sampler(self, options: SamplingOptions, batch: int) -> Sampler:
+        return TokenSampler(self, options, batch)
 
-        steps = [Replay(partial(draw_next, level), own.device) for level in range(self.grid.depth)]
-        for index in range(self.length):
-            position.fill_(index)
-            steps[index % self.grid.depth]()
+
+class TokenSampler:
+    """Draws batches of token grids, position by position. On a GPU its steps are recorded once and replayed for each batch."""
+
+    def __init__(self, prior: AutoregressivePrior, options: SamplingOptions, batch: int) -> None:
+        options.check_known(type(prior).__name__, prior.sampling_options)
+        self.prior, self.options, self.batch, self.guided = prior, options, batch, options.guidance != 1
+        device, length, depth = prior.device, prior.length, prior.grid.depth
+        self.state = prior.begin(torch.full(((1 + self.guided) * batch,), prior.null, device=device))
+        self.uniform = torch.zeros(batch, length, device=device)
+        self.given = torch.full((batch, length), -1, device=device)
+        self.position = torch.zeros(1, dtype=torch.int64, device=device)
+        self.steps = [Replay(partial(self.draw_next, level), device) for level in range(depth)]
+
+    @torch.no_grad()
+    def __call__(
+        self, labels: Tensor | None, noise: Noise, known: Tensor | None = None, progress: Progress | None = None
+    ) -> Tensor:
+        """Token grids (batch, h, w[, depth])."""
+        prior, grid = self.prior, self.prior.grid
+        prior.check_known(known)
+        self.state.labels[: self.batch] = prior.all_labels(labels, self.batch)
+        self.given.copy_(torch.full_like(self.given, -1) if known is None else known.flatten(1))
+        self.uniform.copy_(noise.uniform(prior.length))
+        for index in range(prior.length):
+            self.position.fill_(index)
+            self.steps[index % grid.depth]()
             if progress:
-                progress(index + 1, self.length)
-        return state.tokens[:batch].reshape(batch, *self.grid.token_shape)
+                progress(index + 1, prior.length)
+        return self.state.tokens[: self.batch].reshape(self.batch, *grid.token_shape).clone()
+
+    def draw_next(self, level: int) -> None:
+        """Draw the token at `position`, unless it is given, and put it into the state. Reads nothing on the host."""
+        state, position, batch = self.state, self.position, self.batch
+        logits = self.prior.next_logits(state, position, level).float()
+        if self.guided:
+            logits = guide(logits[:batch], logits[batch:], self.options.guidance)
+        drawn = draw(probabilities(logits, self.options), self.uniform[:, position].squeeze(1))[:, None]
+        given = self.given[:, position]
+        drawn = torch.where(given >= 0, given, drawn)
+        state.tokens.index_copy_(1, position, torch.cat([drawn, drawn]) if self.guided else drawn)
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:

@@ -90,6 +90,8 @@ class Generator(nn.Module):
             raise ArcvqError(f"expected a number of images and a chunk of at least 1, got {n} and {chunk}")
         sampling, chosen = make_options(options), self.class_numbers(classes)
         rounds = range(0, n, chunk)
+        with self._evaluating(), sampling_precision(precision, self.device):
+            sampler = self.prior.make_sampler(sampling, chunk)
         for count, start in enumerate(rounds):
             # Always a whole chunk: images beyond the last are made and dropped.
             indices = list(range(first + start, first + start + chunk))
@@ -101,7 +103,7 @@ class Generator(nn.Module):
 
             noise = Noise(seed, indices, self.device)
             with self._evaluating(), sampling_precision(precision, self.device):
-                values = self.prior.sample(labels, noise, sampling, batch=chunk, progress=report)
+                values = sampler(labels, noise, None, report)
             yield self.decode(values, precision)[: n - start]
 
     def complete(

@@ -15,7 +15,7 @@ from arcvq.errors import ArcvqError
 from arcvq.nets.unet import check_levels, make_unet
 from arcvq.priors.diffusion import TIMES, add_noise, check_steps, ddim_step, ddim_times, signal_shares
 from arcvq.priors.noise import Noise
-from arcvq.priors.prior import Grid, Prior, PriorConfig, Progress
+from arcvq.priors.prior import Grid, Prior, PriorConfig, Progress, Sampler
 from arcvq.priors.replay import Replay
 from arcvq.priors.sampling import SamplingOptions, guide
 
@@ -142,30 +142,10 @@ class Ldm(Prior):
         progress: Progress | None = None,
     ) -> Tensor:
         """Latents (batch, D, h, w), as a tokenizer's encoder makes them: not quantized, not scaled."""
-        options.check_known(type(self).__name__, self.sampling_options)
-        if known is not None:
-            raise ArcvqError(f"{type(self).__name__} is over latents: only priors over tokens complete images")
-        times = ddim_times(options.steps or self.config.steps)
-        eta = self.config.eta if options.eta is None else options.eta
-        own = self.all_labels(labels, batch)
-        guided = options.guidance != 1
-        both = torch.cat([own, torch.full_like(own, self.null)]) if guided else own
-        noisy, time = noise.normal(*self.shape), torch.zeros(1, dtype=torch.int64, device=own.device)
-        predicted = torch.empty_like(noisy)
+        return self.make_sampler(options, batch)(labels, noise, known, progress)
 
-        def predict() -> None:
-            found = self.predict(torch.cat([noisy, noisy]) if guided else noisy, time, both)
-            predicted.copy_(guide(found[:batch], found[batch:], options.guidance) if guided else found)
-
-        step, shares = Replay(predict, own.device), signal_shares().tolist()
-        for index, (now, following) in enumerate(zip(times, [*times[1:], 0])):
-            time.fill_(now)
-            step()
-            fresh = noise.normal(*self.shape) if eta else None
-            noisy.copy_(ddim_step(noisy, predicted, shares[now], shares[following], eta, fresh))
-            if progress:
-                progress(index + 1, len(times))
-        return noisy / self.scale
+    def make_sampler(self, options: SamplingOptions, batch: int) -> Sampler:
+        return LatentSampler(self, options, batch)
 
     def init_from_values(self, values: Tensor) -> None:
         if not self.config.scale_by_std:
@@ -182,3 +162,46 @@ class Ldm(Prior):
 
     def describe(self) -> Mapping[str, Any]:
         return {**super().describe(), "latents are multiplied by": f"{self.scale.item():.6g}"}
+
+
+class LatentSampler:
+    """Draws batches of latents by DDIM. On a GPU the network's call is recorded once and replayed in all steps of all batches."""
+
+    def __init__(self, prior: Ldm, options: SamplingOptions, batch: int) -> None:
+        options.check_known(type(prior).__name__, prior.sampling_options)
+        self.prior, self.batch, self.guidance = prior, batch, options.guidance
+        self.guided = options.guidance != 1
+        self.times = ddim_times(options.steps or prior.config.steps)
+        self.eta = prior.config.eta if options.eta is None else options.eta
+        self.labels = torch.full(((1 + self.guided) * batch,), prior.null, device=prior.device)
+        self.noisy = torch.zeros(batch, *prior.shape, device=prior.device)
+        self.time = torch.zeros(1, dtype=torch.int64, device=prior.device)
+        self.predicted = torch.empty_like(self.noisy)
+        self.step = Replay(self.predict, prior.device)
+
+    @torch.no_grad()
+    def __call__(
+        self, labels: Tensor | None, noise: Noise, known: Tensor | None = None, progress: Progress | None = None
+    ) -> Tensor:
+        """Latents (batch, D, h, w), not scaled."""
+        if known is not None:
+            raise ArcvqError(f"{type(self.prior).__name__} is over latents: only priors over tokens complete images")
+        self.labels[: self.batch] = self.prior.all_labels(labels, self.batch)
+        self.noisy.copy_(noise.normal(*self.prior.shape))
+        shares = signal_shares().tolist()
+        for index, (now, following) in enumerate(zip(self.times, [*self.times[1:], 0])):
+            self.time.fill_(now)
+            self.step()
+            fresh = noise.normal(*self.prior.shape) if self.eta else None
+            self.noisy.copy_(ddim_step(self.noisy, self.predicted, shares[now], shares[following], self.eta, fresh))
+            if progress:
+                progress(index + 1, len(self.times))
+        return self.noisy / self.prior.scale
+
+    def predict(self) -> None:
+        """Predict the noise in `noisy` at `time`. Reads nothing on the host."""
+        both = torch.cat([self.noisy, self.noisy]) if self.guided else self.noisy
+        found = self.prior.predict(both, self.time, self.labels)
+        if self.guided:
+            found = guide(found[: self.batch], found[self.batch :], self.guidance)
+        self.predicted.copy_(found)

@@ -15,6 +15,8 @@ from arcvq.priors.sampling import SamplingOptions
 
 # Called with (steps done, steps in all) while images are made.
 Progress = Callable[[int, int], None]
+# Makes one batch: called with labels, noise, known tokens and progress, it gives what `Prior.sample` gives.
+Sampler = Callable[[Tensor | None, Noise, Tensor | None, Progress | None], Tensor]
 MAX_POSITIONS = 2**16
 # What the frequencies of all tokens of a level add up to.
 FREQUENCY_TOTAL = 2**24
@@ -118,6 +120,14 @@ class Prior(nn.Module):
     ) -> Tensor:
         """Draw `batch` token grids, or latents. `known`: tokens that are given, −1 where they are to be drawn."""
         raise NotImplementedError
+
+    def make_sampler(self, options: SamplingOptions, batch: int) -> Sampler:
+        """`sample` for several batches of one size. A prior whose step is recorded as a CUDA graph records it once for all of them."""
+
+        def run(labels: Tensor | None, noise: Noise, known: Tensor | None, progress: Progress | None) -> Tensor:
+            return self.sample(labels, noise, options, batch=batch, known=known, progress=progress)
+
+        return run
 
     def compile_step(self) -> None:
         """Compile what a sampling step computes, in place."""
