@@ -10,7 +10,7 @@ import torch
 
 from arcvq import Generator
 from arcvq.data import read_image, to_uint8, to_unit, write_png
-from arcvq.priors.compression import picture_tile
+from arcvq.priors.compression import compression_tile
 from arcvq.tokenizers import Tile
 
 Arcvq = Callable[..., Any]
@@ -121,7 +121,7 @@ def test_compressed_picture_decompresses_to_its_reconstruction(
     assert ("cross_entropy_bits_per_pixel" in sizes) == (mode == "prior")
     assert arcvq("decompress", prior_run, file, "-o", out).output == f"{out}\n"
     generator = Generator.from_pretrained(prior_run)
-    tile = picture_tile(generator, 7, 14)
+    tile = compression_tile(generator, 7, 14)
     assert tile == Tile(28, 4)
     expected = generator.tokenizer.reconstruct(to_unit(read_image(photo, 1))[None], tile=tile)[0]
     assert torch.equal(read_image(out, 1), to_uint8(expected))

@@ -70,7 +70,7 @@ class Autoencoder(nn.Module):
 
     @property
     def maps_per_pixel(self) -> int:
-        """Channels of the largest activations, at the image's size: what memory a pixel takes."""
+        """An upper bound on the values of one activation per pixel of the image, from which the batch size follows."""
         raise NotImplementedError
 
     def modules_to_compile(self) -> list[nn.Module]:

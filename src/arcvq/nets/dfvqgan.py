@@ -189,4 +189,5 @@ class DfvqganAutoencoder(VqganAutoencoder):
         return latents, context._replace(connected=connected)
 
     def decode(self, latents: Tensor, context: Any = None) -> Decoded:
+        """Latents → images. The context holds the encoder's features of what is visible; None: latents alone."""
         return Decoded(self.decoder(latents, context))

@@ -68,7 +68,7 @@ def gate(x: Tensor) -> Tensor:
 
 
 def _init_weights(module: nn.Module) -> None:
-    """Weights that keep the variance of a layer's inputs and gradients, biases of 0, and classes that hardly differ at first."""
+    """Xavier-uniform convolution weights, biases of 0, and class embeddings with a standard deviation of 0.02."""
     if isinstance(module, nn.Embedding):
         nn.init.normal_(module.weight, std=0.02)
     if isinstance(module, nn.Conv2d):

@@ -43,7 +43,7 @@ class Attention(nn.Module):
         return self._merge(F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=causal))
 
     def step(self, x: Tensor, cache: Cache, layer: int, position: Tensor) -> Tensor:
-        """The output at one position, x (B, 1, width), from the cached keys and values up to it."""
+        """The output at one position, x (B, 1, width); writes its keys and values to the cache, and attends to those up to it."""
         q, k, v = self._split(x)
         keys, values = cache.write(layer, position, k, v)
         seen = torch.arange(keys.shape[2], device=x.device) <= position  # (length,)
@@ -73,7 +73,7 @@ class Block(nn.Module):
         return x + self.drop(self._mlp(self.norm2(x)))
 
     def step(self, x: Tensor, cache: Cache, layer: int, position: Tensor) -> Tensor:
-        """The output at one position, from the cache."""
+        """The block's output (B, 1, width) at one position; writes its keys and values to the cache."""
         x = x + self.attention.step(self.norm1(x), cache, layer, position)
         return x + self._mlp(self.norm2(x))
 

@@ -120,7 +120,7 @@ def decompress(generator: Generator, content: bytes, progress: Progress | None =
     header, _ = Header.unpack(content)
     tokens = decompress_tokens(generator, content, progress)
     grid = _as_grid(tokens)[None]
-    images = generator.tokenizer.decode(grid, tile=picture_tile(generator, *tokens.shape[:2]))
+    images = generator.tokenizer.decode(grid, tile=compression_tile(generator, *tokens.shape[:2]))
     return images[0, :, : header.height, : header.width]
 
 
@@ -178,13 +178,13 @@ def picture_tokens(generator: Generator, pixels: Tensor) -> Tensor:
     side = tokenizer.downsampling
     bottom, right = (-length % side for length in pixels.shape[-2:])
     padded = F.pad(pixels[None], (0, right, 0, bottom), mode="replicate")
-    tile = picture_tile(generator, padded.shape[-2] // side, padded.shape[-1] // side)
+    tile = compression_tile(generator, padded.shape[-2] // side, padded.shape[-1] // side)
     tokens = tokenizer.encode(padded, tile=tile)[0]
     return tokens if tokens.dim() == 3 else tokens[..., None]
 
 
-def picture_tile(generator: Generator, rows: int, columns: int) -> Tile | None:
-    """Overlapping tiles of the size that the model was trained on, for a picture of so many tokens; None: the picture as a whole."""
+def compression_tile(generator: Generator, rows: int, columns: int) -> Tile | None:
+    """The tile with which the tokenizer encodes and decodes a picture of rows × columns tokens; None: without tiles."""
     grid, side = generator.prior.grid, generator.tokenizer.downsampling
     edge = min(grid.height, grid.width)
     if (rows <= grid.height and columns <= grid.width) or edge < 4:

@@ -284,7 +284,7 @@ class _Evaluating:
 
 @contextmanager
 def sampling_precision(precision: Precision, device: torch.device) -> Iterator[None]:
-    """A context in which networks compute in this precision, products and convolutions alike."""
+    """A context in which networks compute in this precision, in matrix products and in convolutions."""
     with trunk_precision(precision, device), matmul_precision("tf32" if precision == "tf32" else "ieee"):
         yield
 

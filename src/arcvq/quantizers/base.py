@@ -308,7 +308,7 @@ class Quantizer(nn.Module):
         return latents if self.config.channel_last else latents.movedim(1, -1)
 
     def to_code_space(self, rows: Tensor) -> Tensor:
-        """Rows as wide as a code, one per token: (B, *spatial, dim) → (N, code_dim)."""
+        """Project rows to the width of a code, one row per token: (B, *spatial, dim) → (N, code_dim)."""
         return apply_projection(self.project_in, rows).reshape(-1, self.code_dim)
 
     def _to_layout(self, codes: Tensor, mask: Tensor | None, rows_in_memory: bool = False) -> Tensor:

@@ -69,9 +69,9 @@ class Span:
 
 
 def spans(length: int, side: int, margin: int) -> list[Span]:
-    """Tiles that cover 0 to `length`: as few as the margin allows, equally long and evenly spread.
+    """Cover 0 to `length` with as few tiles of this side as possible; neighbours overlap by at least 2 · `margin`.
 
-    The border between two of them is in the middle of what both cover, at least `margin` from either's end.
+    They are evenly spread. The border between two of them is in the middle of what both cover, at least `margin` from either's end.
     """
     if length <= side:
         return [Span(0, length, 0, length)]

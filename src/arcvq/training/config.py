@@ -113,7 +113,7 @@ class TrainingConfig:
         self.plan()  # fails early when a length is missing or doubled
 
     def plan(self) -> list[StageConfig]:
-        """The stages as they will run, each with exactly one of epochs and steps."""
+        """The stages, one for the whole training if none are listed; an error unless each has exactly one of epochs and steps."""
         stages = self.stages or [StageConfig(epochs=self.epochs, steps=self.steps)]
         for i, stage in enumerate(stages):
             where = f"training.stages[{i}]" if self.stages else "training"

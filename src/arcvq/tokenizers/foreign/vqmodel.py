@@ -66,12 +66,12 @@ def read_vqmodel(folder: Path, metric: Metric | None) -> ForeignCheckpoint:
     names["quantizer.codebook"] = CODEBOOK
     # The swapped weights, with which this project's quantizer is built by default.
     quantizer = VQConfig(codebook_size=config.num_vq_embeddings, metric=metric or "euclidean", legacy=True)
-    weights = _weights(folder).renamed(_new_name)
+    weights = _read_weights(folder).renamed(_new_name)
     return ForeignCheckpoint(ORIGIN, channels, autoencoder, quantizer, names, weights)
 
 
-def _weights(folder: Path) -> Weights:
-    """The tensors of the folder."""
+def _read_weights(folder: Path) -> Weights:
+    """Read the weights from the checkpoint file in this folder."""
     file = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
     if file is None:
         raise ArcvqError(f"{folder}: neither {WEIGHTS[0]} nor {WEIGHTS[1]} is there: expected the weights in one file")
