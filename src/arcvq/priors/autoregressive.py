@@ -68,20 +68,6 @@ class AutoregressivePrior(Prior):
         logits = self.logits(values, self.all_labels(labels, len(values)))
         return cross_entropy(logits, values.flatten(1)).mean(1) / math.log(2)
 
-    @torch.no_grad()
-    def sample(
-        self,
-        labels: Tensor | None,
-        noise: Noise,
-        options: SamplingOptions,
-        *,
-        batch: int,
-        known: Tensor | None = None,
-        progress: Progress | None = None,
-    ) -> Tensor:
-        """Token grids (batch, h, w[, depth]). Known tokens are kept; a token depends on those before it only."""
-        return self.make_sampler(options, batch)(labels, noise, known, progress)
-
     def make_sampler(self, options: SamplingOptions, batch: int) -> Sampler:
         return TokenSampler(self, options, batch)
 

@@ -130,20 +130,6 @@ class Ldm(Prior):
         found: Tensor = self.unet(noisy, time, encoder_hidden_states=context, return_dict=False)[0]
         return found.float()
 
-    @torch.no_grad()
-    def sample(
-        self,
-        labels: Tensor | None,
-        noise: Noise,
-        options: SamplingOptions,
-        *,
-        batch: int,
-        known: Tensor | None = None,
-        progress: Progress | None = None,
-    ) -> Tensor:
-        """Latents (batch, D, h, w), as a tokenizer's encoder makes them: not quantized, not scaled."""
-        return self.make_sampler(options, batch)(labels, noise, known, progress)
-
     def make_sampler(self, options: SamplingOptions, batch: int) -> Sampler:
         return LatentSampler(self, options, batch)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Literal
 
 import torch
@@ -15,7 +16,7 @@ from arcvq.errors import ArcvqError
 from arcvq.nets.transformer import Transformer, check_heads, init_weights
 from arcvq.priors.masking import halton_order, lowest, masked_after, training_count
 from arcvq.priors.noise import Noise
-from arcvq.priors.prior import Grid, Prior, PriorConfig, Progress
+from arcvq.priors.prior import Grid, Prior, PriorConfig, Progress, Sampler
 from arcvq.priors.sampling import SamplingOptions, draw, guide, probabilities
 
 # Masks for each image of an evaluation.
@@ -111,14 +112,17 @@ class MaskGit(Prior):
             total += (losses * masked).sum(1) / count
         return total / EVALUATION_DRAWS / math.log(2)
 
+    def make_sampler(self, options: SamplingOptions, batch: int) -> Sampler:
+        options.check_known(type(self).__name__, self.sampling_options)
+        return partial(self.draw, options, batch)
+
     @torch.no_grad()
-    def sample(
+    def draw(
         self,
+        options: SamplingOptions,
+        batch: int,
         labels: Tensor | None,
         noise: Noise,
-        options: SamplingOptions,
-        *,
-        batch: int,
         known: Tensor | None = None,
         progress: Progress | None = None,
     ) -> Tensor:
@@ -126,7 +130,6 @@ class MaskGit(Prior):
 
         Each step draws all masked tokens and masks again those that come last in the order. Nothing is read on the host between steps.
         """
-        options.check_known(type(self).__name__, self.sampling_options)
         self.check_known(known)
         labels = self.all_labels(labels, batch)
         if known is None:

@@ -108,6 +108,11 @@ class Prior(nn.Module):
         """The value of `metric` for each image, (B,): bits per token, unless the prior has another metric."""
         raise NotImplementedError
 
+    def make_sampler(self, options: SamplingOptions, batch: int) -> Sampler:
+        """What draws `batch` token grids, or latents, at a time. Steps that are CUDA graphs are recorded once for all batches."""
+        raise NotImplementedError
+
+    @torch.no_grad()
     def sample(
         self,
         labels: Tensor | None,
@@ -119,15 +124,7 @@ class Prior(nn.Module):
         progress: Progress | None = None,
     ) -> Tensor:
         """Draw `batch` token grids, or latents. `known`: tokens that are given, −1 where they are to be drawn."""
-        raise NotImplementedError
-
-    def make_sampler(self, options: SamplingOptions, batch: int) -> Sampler:
-        """`sample` for several batches of one size. A prior whose step is recorded as a CUDA graph records it once for all of them."""
-
-        def run(labels: Tensor | None, noise: Noise, known: Tensor | None, progress: Progress | None) -> Tensor:
-            return self.sample(labels, noise, options, batch=batch, known=known, progress=progress)
-
-        return run
+        return self.make_sampler(options, batch)(labels, noise, known, progress)
 
     def compile_step(self) -> None:
         """Compile what a sampling step computes, in place."""
