@@ -112,6 +112,25 @@ def _to_plain(value: Any, hint: Any) -> Any:
     return value
 
 
+def parse_json(cls: type[T], data: Mapping[str, Any]) -> T:
+    """As `parse`, for a file that a program wrote: there a number is no text."""
+    config = parse(cls, data)
+    _refuse_text_numbers(data, to_dict(config))
+    return config
+
+
+def _refuse_text_numbers(given: Any, parsed: Any, where: str = "") -> None:
+    """Raise where text was read as a number."""
+    if isinstance(given, str) and isinstance(parsed, (int, float)):
+        raise ArcvqError(f"{where}: expected a number, got {_describe(given)}")
+    if isinstance(given, Mapping) and isinstance(parsed, Mapping):
+        for key, value in given.items():
+            _refuse_text_numbers(value, parsed.get(key), _join_keys(where, key))
+    elif isinstance(given, list) and isinstance(parsed, list):
+        for index, (value, other) in enumerate(zip(given, parsed)):
+            _refuse_text_numbers(value, other, f"{where}[{index}]")
+
+
 def differences(there: Any, here: Any, where: str = "") -> Iterator[str]:
     """Yield a line for each value that differs between two nested mappings, e.g. `seed is 1 there and 2 here`."""
     if isinstance(there, dict) and isinstance(here, dict):
@@ -233,6 +252,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise ArcvqError(f"{path}: no such file") from None
     except OSError as error:
         raise ArcvqError(f"{path}: not readable: {error.strerror}") from None
+    except RecursionError:
+        raise ArcvqError(f"{path}: not readable as YAML: it is nested too deeply") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ArcvqError(f"{path}: not readable as YAML: {' '.join(str(error).split())}") from None
     if not isinstance(data, dict):

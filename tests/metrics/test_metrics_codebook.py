@@ -10,7 +10,6 @@ from arcvq.metrics import (
     coverage,
     geometry,
     near_duplicate_shares,
-    nearest_neighbour_distance,
     neighbours,
     norms,
     perplexity,
@@ -75,12 +74,6 @@ def test_neighbours_equal_direct_computation_in_any_block_size(monkeypatch: pyte
     gaps = torch.cdist(directions, directions, compute_mode="donot_use_mm_for_euclid_dist").square()
     potential = (-2 * gaps)[~torch.eye(50, dtype=torch.bool)].exp().mean().log()
     assert found.uniformity == pytest.approx(float(potential))
-
-
-def test_nearest_neighbour_distance_of_known_codes() -> None:
-    codes = torch.tensor([[0.0, 0.0], [3.0, 4.0], [3.0, 5.0]])
-    assert nearest_neighbour_distance(codes) == pytest.approx({"mean": 7 / 3, "median": 1.0})
-    assert nearest_neighbour_distance(2.0 * torch.eye(4)) == pytest.approx({"mean": 8**0.5, "median": 8**0.5})
 
 
 def test_equal_codes_have_distance_zero() -> None:

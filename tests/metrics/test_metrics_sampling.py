@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from arcvq.errors import ArcvqError
-from arcvq.metrics import GenerationProtocol, balanced_labels, proportional_labels
+from arcvq.metrics import GenerationProtocol, balanced_labels
 
 PROTOCOL = GenerationProtocol(
     images=50_000,
@@ -91,7 +91,7 @@ def test_json_has_all_fields_with_hash_and_line() -> None:
         ({"kid_subset_size": 1}, "kid_subset_size is 1; it must be at least 2"),
         ({"fid_resize": 0}, "fid_resize is 0"),
         ({"split": "val"}, "unknown split 'val'; choose one of train, test, holdout"),
-        ({"classes": "random"}, "unknown classes 'random'.*balanced, proportional, none"),
+        ({"classes": "random"}, "unknown classes 'random'.*balanced, none"),
         ({"inception": "v2"}, "unknown inception 'v2'"),
         ({"sampler": {"top_k": [1, 2]}}, "the sampler's top_k is a list"),
         ({"sampler": {"guidance": float("inf")}}, "the sampler's guidance is inf"),
@@ -119,20 +119,6 @@ def test_balanced_labels_are_shuffled_by_the_seed() -> None:
     assert not torch.equal(labels, torch.arange(100) % 10)
 
 
-@pytest.mark.parametrize("count", [1, 10, 97])
-def test_proportional_labels_are_within_one_of_their_share(count: int) -> None:
-    class_counts = torch.tensor([50, 0, 30, 19, 1])
-    labels = proportional_labels(count, class_counts, seed=0)
-    assert len(labels) == count
-    exact = class_counts * count / class_counts.sum()
-    assert bool(((torch.bincount(labels, minlength=5) - exact).abs() < 1).all())
-    assert torch.equal(torch.bincount(proportional_labels(100, class_counts, seed=1), minlength=5), class_counts)
-
-
 def test_wrong_labels_are_refused() -> None:
     with pytest.raises(ArcvqError, match="at least 1 image and 1 class, but got 5 and 0"):
         balanced_labels(5, 0, seed=0)
-    with pytest.raises(ArcvqError, match="not all 0"):
-        proportional_labels(5, torch.zeros(3, dtype=torch.int64), seed=0)
-    with pytest.raises(ArcvqError, match="at least 1 image"):
-        proportional_labels(0, torch.ones(3, dtype=torch.int64), seed=0)

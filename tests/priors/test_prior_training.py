@@ -13,7 +13,7 @@ from arcvq import ArcvqError, Generator, Tokenizer
 from arcvq.config import to_dict
 from arcvq.data import to_unit
 from arcvq.errors import Stopped
-from arcvq.systems import PriorRunConfig, load_config, make_trainer, parse_config, preset_names, train
+from arcvq.systems import PriorRunConfig, dry_run, load_config, make_trainer, parse_config, preset_names, train
 from arcvq.tasks.prior import PriorTask
 from arcvq.tokenizers.token_shards import tokenizer_fingerprint
 
@@ -134,3 +134,11 @@ def test_continuous_tokenizer_is_refused(tmp_path: Path) -> None:
     train(load_config("sample/vae", [*settings, "--autoencoder.width=16"]), tmp_path / "vae", quiet=True)
     with pytest.raises(ArcvqError, match="continuous"):
         train(tiny_prior("gpt", {"tokenizer": tmp_path / "vae"}), tmp_path / "run", quiet=True)
+
+
+@pytest.mark.parametrize("name", ["gpt", "ldm"])
+def test_dry_run_encodes_no_data_set(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("arcvq.systems.prior_config.cached_values", lambda *_: pytest.fail("encoded"))
+    found = dry_run(tiny_prior(name, {"data.flip": "true"}))
+    assert found.steps == 6
+    assert found.seconds_per_step > 0

@@ -295,3 +295,25 @@ def test_the_name_of_a_folder_is_taken_as_it_is() -> None:
 def test_a_setting_without_its_section_is_named_with_it() -> None:
     with pytest.raises(ArcvqError, match=r"training\.steps"):
         load_config("sample/vq-vae", ["--steps", "5"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name", "title"),
+    [
+        ([], "arcvq-vae", "arcvq-vae"),
+        (["--quantizer.arc.scale", "20"], "arcvq-vae", "arcvq-vae"),
+        (["--quantizer.kind", "fsq"], None, "tokenizer"),
+        (["--system", "vq-vae"], None, "vq-vae"),
+        (["--quantizer.kind", "fsq", "--name", "mine"], "mine", "mine"),
+    ],
+)
+def test_a_run_with_another_quantizer_or_system_is_not_called_by_the_presets_name(
+    arguments: list[str], name: str | None, title: str
+) -> None:
+    run = load_config("sample/arcvq-vae", arguments)
+    assert (run.name, run.title) == (name, title)
+
+
+def test_a_stack_is_refused_outside_its_task() -> None:
+    with pytest.raises(ArcvqError, match="task: stacked"):
+        load_config("sample/hvq-vae", ["--task", "tokenizer"])

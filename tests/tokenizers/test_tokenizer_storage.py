@@ -251,6 +251,7 @@ def test_checkpoint_of_another_architecture_is_refused(saved: Path) -> None:
         ({"quantizer": {"codebook_size": "many"}}, "quantizer.codebook_size: expected a number, got 'many'"),
         ({"quantizer": None}, "quantizer: expected a mapping with a kind, got None"),
         ({"channels": "three"}, "channels: expected a number, got 'three'"),
+        ({"channels": "3"}, "channels: expected a number, got '3'"),
         ({"channels": 2.5}, "channels: expected a whole number, got 2.5"),
         ({"channels": True}, "channels: expected a number, got True"),
         ({"channels": -1}, "channels must be at least 1, got -1"),

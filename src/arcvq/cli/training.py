@@ -17,7 +17,7 @@ def add_demo(commands: Commands) -> None:
     sub = commands.add(
         "demo",
         demo,
-        "train vq-vae and arcvq-vae on the embedded sample, compare them, write a report",
+        "train vq-vae, arcvq-vae and a prior on the embedded sample, write a report",
         "  arcvq demo --out runs/demo",
     )
     sub.add_argument(
@@ -50,12 +50,14 @@ def add_train(commands: Commands) -> None:
     sub = commands.add(
         "train",
         train,
-        "train a tokenizer or a task of your own, or continue an unfinished run",
+        "train a tokenizer, a prior or a task of your own, or continue an unfinished run",
         "  arcvq train sample/arcvq-vae --out runs/first\n"
         "  arcvq train cifar10/arcvq-vae --training.seed 2 --quantizer.arc.scale 20 --out runs/scale-20\n"
+        "  arcvq train sample/gpt --tokenizer runs/first --out runs/prior\n"
         "  arcvq train my.yaml --import my_parts.py --dry-run\n\n"
-        "Every setting can be set by its dotted name: --data.*, --autoencoder.*, --quantizer.*, --objective.*, --training.*;\n"
-        "--dry-run prints them all with their values. --autoencoder.kind, --quantizer.kind and --objective.kind choose the part.",
+        "Every setting can be set by its dotted name: --data.*, --autoencoder.*, --quantizer.*, --objective.*, --adversarial.*,\n"
+        "--training.*; of a prior --tokenizer, --prior.*. --dry-run prints them all with their values. --autoencoder.kind,\n"
+        "--quantizer.kind, --objective.kind and --prior.kind choose the part.",
         takes_settings=True,
     )
     sub.add_argument("preset", metavar="PRESET", help="a preset's name (arcvq presets), or a YAML file")

@@ -6,7 +6,6 @@ from arcvq.metrics.codebook import (
     coverage,
     geometry,
     near_duplicate_shares,
-    nearest_neighbour_distance,
     neighbours,
     norms,
     perplexity,
@@ -38,7 +37,7 @@ from arcvq.metrics.lpips import lpips as lpips_distance
 from arcvq.metrics.networks import keep_networks
 from arcvq.metrics.perturbation import Perturbation, evaluate_perturbed, nearest_codes, perturb_tokens
 from arcvq.metrics.protocols import EXACT, PAPER, PROTOCOLS, Protocol, protocol
-from arcvq.metrics.sampling import GenerationProtocol, balanced_labels, proportional_labels
+from arcvq.metrics.sampling import GenerationProtocol, balanced_labels
 from arcvq.metrics.vgg import vgg_features, vgg_network
 from arcvq.metrics.weights import MissingWeights
 
@@ -86,13 +85,11 @@ __all__ = [
     "mse",
     "near_duplicate_shares",
     "nearest_codes",
-    "nearest_neighbour_distance",
     "neighbours",
     "norms",
     "perplexity",
     "perturb_tokens",
     "precision_recall",
-    "proportional_labels",
     "protocol",
     "psnr",
     "ssim",

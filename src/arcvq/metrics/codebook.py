@@ -100,12 +100,6 @@ def uniformity(codebook: Tensor) -> float:
     return neighbours(codebook).uniformity
 
 
-def nearest_neighbour_distance(codebook: Tensor) -> dict[str, float]:
-    """Mean and median Euclidean distance of a code to its nearest neighbour."""
-    distance = neighbours(codebook).distance
-    return {"mean": float(distance.mean()), "median": float(distance.quantile(0.5))}
-
-
 def norms(codebook: Tensor) -> dict[str, float]:
     """Mean, quantiles and spread (standard deviation over mean) of the codes' norms."""
     lengths = check_codebook(codebook).norm(dim=1)

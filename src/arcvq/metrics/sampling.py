@@ -19,7 +19,7 @@ from arcvq.metrics.protocols import hash_fields
 
 Setting = bool | int | float | str | None
 Split = Literal["train", "test", "holdout"]
-Balance = Literal["balanced", "proportional", "none"]
+Balance = Literal["balanced", "none"]
 CHOICES: dict[str, tuple[str, ...]] = {
     "split": get_args(Split),
     "classes": get_args(Balance),
@@ -42,7 +42,7 @@ class GenerationProtocol:
     data: str
     split: Split
     reference_images: int
-    # the classes that are generated: equally many of each, as many as in the data set, or without a class
+    # the classes that are generated: equally many of each, or without a class
     classes: Balance
     # image i draws its noise from (seed, i), so that no two images have the same
     seed: int
@@ -92,7 +92,7 @@ class GenerationProtocol:
     def line(self) -> str:
         """The protocol as one line, to stand beside its numbers."""
         sampler = ", ".join(f"{name} {value}" for name, value in self.sampler.items())
-        classes = {"balanced": "balanced classes", "proportional": "classes as in the data", "none": "no classes"}
+        classes = {"balanced": "balanced classes", "none": "no classes"}
         resize = f"{self.fid_resize}, then 299" if self.fid_resize else "299"
         parts = [
             f"{self.images:,} images ({classes[self.classes]}, seed {self.seed})",
@@ -135,18 +135,3 @@ def balanced_labels(count: int, classes: int, seed: int) -> Tensor:
     if min(count, classes) < 1:
         raise ArcvqError(f"balanced classes need at least 1 image and 1 class, but got {count} and {classes}")
     return (torch.arange(count) % classes)[epoch_order(count, seed, 0)]
-
-
-def proportional_labels(count: int, class_counts: Tensor, seed: int) -> Tensor:
-    """Like `balanced_labels`, with classes in proportion to `class_counts` (C,), each to within one image."""
-    total = int(class_counts.sum()) if class_counts.ndim == 1 and len(class_counts) else 0
-    if total < 1 or bool((class_counts < 0).any()):
-        raise ArcvqError("class_counts are one number per class, not negative and not all 0")
-    if count < 1:
-        raise ArcvqError(f"at least 1 image must be generated, but got {count}")
-    exact = class_counts.to("cpu", torch.int64) * count
-    images = exact // total
-    # What rounding down leaves over goes to the largest remainders; of equal ones to the first classes.
-    order = (exact % total).sort(descending=True, stable=True).indices
-    images[order[: count - int(images.sum())]] += 1
-    return torch.arange(len(images)).repeat_interleave(images)[epoch_order(count, seed, 0)]

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import torch
 
-from arcvq.config import Choice, parse, to_dict
+from arcvq.config import Choice, parse_json, to_dict
 from arcvq.errors import ArcvqError
 from arcvq.priors.generator import Generator
 from arcvq.priors.prior import Grid, Prior, PriorConfig
@@ -75,7 +75,7 @@ def load(source: str | Path) -> Generator:
             f"{config_file}: not {WHAT} of this version: its format is {data.get('format')!r}, not {FORMAT!r}"
         )
     try:
-        config = parse(SavedConfig, data)
+        config = parse_json(SavedConfig, data)
         with torch.device("meta"):  # takes no memory, whatever sizes the configuration has
             template: Prior = PRIORS.build(config.prior, config.grid)
     except ArcvqError as error:

@@ -22,10 +22,11 @@ if TYPE_CHECKING:
     from arcvq.quantizers.base import Quantizer
 
 
-# Optimizer steps without an update before the warning; and forward passes, where no parameter shows the steps (with gradient
-# accumulation there are many per step).
+# Optimizer steps without an update before the warning; and forward passes, of which there may be many per step: of a quantizer with
+# parameters that do not change, and of one without parameters, which cannot see the steps.
 STEPS_WITHOUT_UPDATE = 20
 FORWARDS_WITHOUT_UPDATE = 128
+FORWARDS_WITHOUT_PARAMETERS = 40
 
 
 class UpdateReminder:
@@ -41,10 +42,11 @@ class UpdateReminder:
 
     def count_forward(self, quantizer: Quantizer) -> None:
         """Count a forward pass in training, and a step if parameters changed since the last; warn when an update is overdue."""
-        version = sum(parameter._version for parameter in quantizer.parameters())
+        versions = [parameter._version for parameter in quantizer.parameters()]
+        version, limit = sum(versions), FORWARDS_WITHOUT_UPDATE if versions else FORWARDS_WITHOUT_PARAMETERS
         self.steps += self.version not in (-1, version)
         self.forwards, self.version = self.forwards + 1, version
-        overdue = self.steps > STEPS_WITHOUT_UPDATE or self.forwards > FORWARDS_WITHOUT_UPDATE
+        overdue = self.steps > STEPS_WITHOUT_UPDATE or self.forwards > limit
         if overdue and not self.warned and not quantizer.frozen and quantizer.needs_updates:
             self.warned = True
             warnings.warn(

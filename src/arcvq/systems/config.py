@@ -71,6 +71,21 @@ class DataConfig:
         if self.holdout_every is not None and self.holdout_every < 2:
             raise ArcvqError(f"data.holdout_every must be at least 2, got {self.holdout_every}")
 
+    def load(self, evaluation_images: int, image_size: int | None = None) -> tuple[ImageSource, ImageSource]:
+        """The image sources of training and evaluation. `image_size` is used where the setting is left out."""
+        return load_sources(
+            self.name,
+            batch_size=self.batch_size,
+            root=Path(self.root) if self.root else None,
+            image_size=self.image_size or image_size,
+            limit=self.limit,
+            holdout=self.holdout,
+            evaluation_images=evaluation_images,
+            augmentation=self.augmentation(),
+            holdout_every=self.holdout_every,
+            on_error=self.on_error,
+        )
+
     def augmentation(self) -> Augmentation | None:
         """The flips and crops, or None if there are none."""
         return Augmentation(self.flip, self.crop) if self.flip or self.crop else None
@@ -100,6 +115,10 @@ class RunConfig:
         """The source to train on and the one to evaluate on."""
         raise NotImplementedError
 
+    def load_for_dry_run(self) -> tuple[Source, Source]:
+        """As `load`, without work that is as large as the data set: a dry run needs only some batches."""
+        return self.load()
+
     def build(self, source: Source) -> Task:
         """The task, untrained, for this source. The random generator is seeded when it is called."""
         raise NotImplementedError
@@ -126,6 +145,8 @@ class TokenizerConfig(RunConfig):
     masks: MasksConfig | None = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.autoencoder, StackedConfig) and not isinstance(self, StackedTokenizerConfig):
+            raise ArcvqError("the autoencoder stacked is trained level by level: say `task: stacked`")
         if self.continuous_first < 0:
             raise ArcvqError(f"continuous_first must not be negative, got {self.continuous_first}")
         if self.adversarial is not None and self.training.compile:
@@ -145,18 +166,7 @@ class TokenizerConfig(RunConfig):
 
     def load(self) -> tuple[ImageSource, ImageSource]:
         """The image sources of training and evaluation."""
-        return load_sources(
-            self.data.name,
-            batch_size=self.data.batch_size,
-            root=Path(self.data.root) if self.data.root else None,
-            image_size=self.data.image_size,
-            limit=self.data.limit,
-            holdout=self.data.holdout,
-            evaluation_images=self.training.evaluation_images,
-            augmentation=self.data.augmentation(),
-            holdout_every=self.data.holdout_every,
-            on_error=self.data.on_error,
-        )
+        return self.data.load(self.training.evaluation_images)
 
     def build(self, source: Source) -> TokenizerTask:
         """The tokenizer and its task, untrained."""

@@ -35,7 +35,7 @@ class DryRun:
 def dry_run(config: RunConfig) -> DryRun:
     """Set everything up in a temporary folder, take a few steps on whole batches, and extrapolate."""
     with tempfile.TemporaryDirectory() as folder:
-        trainer = make_trainer(config, Path(folder) / "run", quiet=True)
+        trainer = make_trainer(config, Path(folder) / "run", quiet=True, dry_run=True)
         trainer.begin()
         seconds = []
         for batch in trainer.batches():

@@ -12,6 +12,7 @@ from arcvq.config import did_you_mean
 from arcvq.errors import ArcvqError
 from arcvq.nets import AUTOENCODERS, DISCRIMINATORS
 from arcvq.objectives import OBJECTIVES
+from arcvq.priors import PRIORS
 from arcvq.quantizers import QUANTIZERS
 from arcvq.systems.config import RunConfig
 from arcvq.systems.parsing import TASKS
@@ -20,6 +21,7 @@ REGISTRIES: dict[str, Any] = {
     "autoencoder": AUTOENCODERS,
     "discriminator": DISCRIMINATORS,
     "objective": OBJECTIVES,
+    "prior": PRIORS,
     "quantizer": QUANTIZERS,
 }
 
@@ -27,7 +29,7 @@ REGISTRIES: dict[str, Any] = {
 def register(what: str, name: str, cls: type) -> None:
     """Add a part: `register("quantizer", "mine", MyQuantizer)`.
 
-    what  autoencoder, discriminator, objective or quantizer: a class with a dataclass `Config` of its own, picked by `kind: NAME`;
+    what  autoencoder, discriminator, objective, prior or quantizer: a class with a dataclass `Config` of its own, picked by `kind: NAME`;
           or task: a dataclass that derives from RunConfig, picked by `task: NAME`
     """
     if what == "task":

@@ -61,11 +61,14 @@ def load_config(source: str, arguments: Sequence[str] = ()) -> RunConfig:
     """A preset or YAML, with `--key value` settings on top."""
     path = preset_path(source)
     data = read_yaml(path)
-    data.setdefault("name", path.stem)
     try:
         named = override(data, arguments, TokenizerConfig)
         below = with_defaults({**data, **{key: named[key] for key in ("system", "task") if key in named}})
-        return parse_config(_one_length(data, override(below, arguments, config_class(below))))
+        wanted = with_defaults(_one_length(data, override(below, arguments, config_class(below))))
+        # With another quantizer, say, a run is no longer what the file's name says.
+        if wanted.get("system") == data.get("system"):
+            wanted.setdefault("name", path.stem)
+        return parse_config(wanted)
     except ArcvqError as error:
         raise ArcvqError(f"{source}: {error}") from None
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
 import torch
+from torch import Tensor
 
 from arcvq.config import Choice
-from arcvq.data import Images, load_sources
+from arcvq.data import Images, InMemoryImages
 from arcvq.data.source import Source
 from arcvq.data.value_source import ValueSource
 from arcvq.errors import ArcvqError
@@ -19,7 +20,7 @@ from arcvq.progress import progress_bar
 from arcvq.systems.config import RunConfig, with_facts
 from arcvq.tasks.prior import PriorTask
 from arcvq.tokenizers import EMBEDDED, Tokenizer
-from arcvq.tokenizers.value_cache import Variants, cached_values
+from arcvq.tokenizers.value_cache import Variants, cached_values, encode_all
 
 
 @dataclass(kw_only=True)
@@ -53,44 +54,52 @@ class PriorRunConfig(RunConfig):
 
     def load(self) -> tuple[ValueSource, ValueSource]:
         """The tokens, or latents, of the training images and of the evaluation images."""
+        return self._load(self._encode)
+
+    def load_for_dry_run(self) -> tuple[ValueSource, ValueSource]:
+        """As many values as `load` gives, all of them 0: nothing is encoded."""
+        return self._load(self._blank)
+
+    def _load(self, make: Callable[[Tokenizer, Images, Variants], Tensor]) -> tuple[ValueSource, ValueSource]:
         on_gpu = self.training.device == "auto" and torch.cuda.is_available()
         tokenizer = self.load_tokenizer("cuda" if on_gpu else "cpu")
         tokenizer.quantizer.require_codebook()
-        size = self.data.image_size
-        if size is None and self.data.crop is None and tokenizer.image_size is not None:
+        size = None
+        if self.data.crop is None and tokenizer.image_size is not None:
             height, width = tokenizer.image_size
             size = height if height == width else None
-        train, evaluation = load_sources(
-            self.data.name,
-            batch_size=self.data.batch_size,
-            root=Path(self.data.root) if self.data.root else None,
-            image_size=size,
-            limit=self.data.limit,
-            holdout=self.data.holdout,
-            evaluation_images=self.training.evaluation_images,
-            augmentation=self.data.augmentation(),
-            holdout_every=self.data.holdout_every,
-            on_error=self.data.on_error,
-        )
+        train, evaluation = self.data.load(self.training.evaluation_images, size)
         if train.channels != tokenizer.channels:
             raise ArcvqError(
                 f"{self.data.name} has {train.channels} channels but the tokenizer takes {tokenizer.channels}"
             )
         tokenizer.check_size(*train.image_size)
         variants = Variants(self.data.flip, self.data.crop, self.crops)
+
+        def source(images: Images, variants: Variants, name: str) -> ValueSource:
+            labels = images.labels if self.conditional else None
+            return ValueSource(
+                make(tokenizer, images, variants), labels, self.data.batch_size, name, images.class_names
+            )
+
         return (
-            self._encode(tokenizer, train.images, variants, train.name),
-            self._encode(tokenizer, evaluation.images, Variants(), evaluation.name),
+            source(train.images, variants, train.name),
+            source(evaluation.images, Variants(), evaluation.name),
         )
 
-    def _encode(self, tokenizer: Tokenizer, images: Images, variants: Variants, name: str) -> ValueSource:
-        """The source of these images' tokens, or latents."""
+    def _encode(self, tokenizer: Tokenizer, images: Images, variants: Variants) -> Tensor:
+        """What the tokenizer makes of these images."""
         with progress_bar("encoding") as progress:
-            values = cached_values(
+            return cached_values(
                 tokenizer, images, self._prior_class.models, variants, lambda done, all: progress("images", done, all)
             )
-        labels = images.labels if self.conditional else None
-        return ValueSource(values, labels, self.data.batch_size, name, images.class_names)
+
+    def _blank(self, tokenizer: Tokenizer, images: Images, variants: Variants) -> Tensor:
+        """Values of the shape and type that `_encode` gives, all of them those of a grey image."""
+        side = variants.crop
+        grey = torch.full((1, images.channels, side or images.height, side or images.width), 128, dtype=torch.uint8)
+        value = encode_all(tokenizer, InMemoryImages("grey", grey), self._prior_class.models, Variants())
+        return value.expand(len(variants), len(images), *value.shape[2:])
 
     @property
     def _prior_class(self) -> type[Prior]:

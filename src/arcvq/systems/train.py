@@ -26,10 +26,10 @@ def train(config: RunConfig, out: str | Path, *, quiet: bool = False, stop_after
     return folder.model
 
 
-def make_trainer(config: RunConfig, out: str | Path, *, quiet: bool = False) -> Trainer:
+def make_trainer(config: RunConfig, out: str | Path, *, quiet: bool = False, dry_run: bool = False) -> Trainer:
     """A trainer of this configuration, with its data loaded and its networks built."""
     accelerator = make_accelerator(config.training)
-    source, evaluation = config.load()
+    source, evaluation = config.load_for_dry_run() if dry_run else config.load()
     torch.manual_seed(config.training.seed)
     task = config.build(source)
     return Trainer(

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
-from arcvq.config import Choice, parse, to_dict
+from arcvq.config import Choice, parse_json, to_dict
 from arcvq.errors import ArcvqError
 from arcvq.nets import AUTOENCODERS, AutoencoderConfig
 from arcvq.quantizers import QUANTIZERS, QuantizerConfig
@@ -66,9 +66,14 @@ def from_config(data: Mapping[str, Any]) -> Tokenizer:
         raise ArcvqError(
             f"not an arcvq tokenizer of this version: its format is {data.get('format')!r}, expected {FORMAT!r}"
         )
-    config = parse(SavedConfig, data)
+    config = parse_json(SavedConfig, data)
     size = None if config.image_size is None else (config.image_size[0], config.image_size[1])
-    return build_tokenizer(config.channels, config.autoencoder, config.quantizer, image_size=size, system=config.system)
+    tokenizer = build_tokenizer(
+        config.channels, config.autoencoder, config.quantizer, image_size=size, system=config.system
+    )
+    if size is not None:
+        tokenizer.check_size(*size)
+    return tokenizer
 
 
 def save(tokenizer: Tokenizer, directory: Path, notes: Mapping[str, Any]) -> Path:

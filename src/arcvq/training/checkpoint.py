@@ -73,7 +73,13 @@ def checkpoints(root: Path) -> list[Path]:
 
 def newest_checkpoint(root: Path, networks: Iterable[str], averages: Iterable[str]) -> tuple[Path, Position] | None:
     """The newest readable checkpoint, with a warning for each newer one. None: there are no checkpoints at all."""
-    names = [*networks, *(f"{name}-average" for name in averages), "random-0"]
+    networks = list(networks)
+    names = [
+        *networks,
+        *(f"{name}-optimizer" for name in networks),
+        *(f"{name}-average" for name in averages),
+        "random-0",
+    ]
     unreadable: list[str] = []
     for path in reversed(checkpoints(root)):
         try:
@@ -99,12 +105,6 @@ def check_checkpoint(path: Path, names: Iterable[str]) -> Position:
     return position
 
 
-def find_checkpoint(root: Path) -> tuple[Path | None, Position | None]:
-    """The newest checkpoint and its position; (None, None) if there is none."""
-    found = checkpoints(root)
-    return (found[-1], read_position(found[-1])) if found else (None, None)
-
-
 def read_position(path: Path) -> Position:
     """The position in a checkpoint's state.json."""
     state = read_json(path / "state.json", "a checkpoint")
@@ -112,6 +112,8 @@ def read_position(path: Path) -> Position:
         position = parse(Position, state.get("position"), "position")
         if not isinstance(state.get("optimizers"), dict):
             raise ArcvqError("optimizers: expected a JSON object")
+        if path.name != f"step-{position.step:08d}":
+            raise ArcvqError(f"position.step: is {position.step} in the folder {path.name}")
     except ArcvqError as error:
         raise ArcvqError(f"{path / 'state.json'}: not a checkpoint's state: {error}") from None
     return position
@@ -134,7 +136,7 @@ def load_checkpoint(
         for name, optimizer in optimizers.items():
             tensors = read_tensors(path / f"{name}-optimizer.safetensors", "a checkpoint")
             _join_optimizer(optimizer, tensors, state["optimizers"][name])
-    except (RuntimeError, KeyError, TypeError, AttributeError) as error:
+    except (RuntimeError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise ArcvqError(f"{path}: does not fit this configuration: {' '.join(str(error).split())[:200]}") from None
     # Every process looks for all files: if only those without one raised, the others would begin to train and wait for them.
     processes, saved = distributed.world_size(), len(list(path.glob("random-*.safetensors")))
