@@ -90,7 +90,7 @@ def _load_histories(folders: Sequence[str | Path]) -> list[RunHistory]:
     """Read the run folders. A run is named by its folder, with as much of the path as makes the names unique."""
     paths = [Path(folder).resolve().parts for folder in folders]
     for length in range(1, max(map(len, paths), default=1) + 1):
-        names = ["/".join(parts[-length:]) for parts in paths]
+        names = [Path(*parts[-length:]).as_posix() for parts in paths]
         if len(set(names)) == len(names):
             break
     runs = [RunHistory.load(folder, name=name) for folder, name in zip(folders, names)]

@@ -49,8 +49,8 @@ def tokens(tmp_path: Path) -> Path:
     [
         ([], "arcvq: the following arguments are required: COMMAND"),
         (["trian"], "arcvq: argument COMMAND: invalid choice: 'trian'"),
-        (["systems", "--jsn"], "arcvq: unexpected argument '--jsn'"),
-        (["systems", "extra"], "arcvq: unexpected argument 'extra'"),
+        (["systems", "--jsn"], "arcvq systems: unexpected argument '--jsn'"),
+        (["systems", "extra"], "arcvq systems: unexpected argument 'extra'"),
         (["train"], "arcvq train: the following arguments are required: PRESET"),
         (["encode", "tiny"], "arcvq encode: the following arguments are required: IMAGE, --out"),
         (["reduce", "tiny", "--out", "smaller"], "arcvq reduce: the following arguments are required: --codes"),

@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser = build_parser()
             known, rest = parser.parse_known_args(arguments)
             if rest and not known.takes_settings:
-                parser.error(f"unexpected argument {rest[0]!r}")
+                known.parser.error(f"unexpected argument {rest[0]!r}")
             known.settings = rest
             _import_parts(getattr(known, "parts", []))
             handler: Handler = known.handler

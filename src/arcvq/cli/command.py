@@ -36,7 +36,7 @@ class Commands:
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
-        sub.set_defaults(handler=handler, takes_settings=takes_settings)
+        sub.set_defaults(handler=handler, takes_settings=takes_settings, parser=sub)
         return sub
 
 
