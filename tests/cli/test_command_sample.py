@@ -168,6 +168,7 @@ def test_evaluate_measures_generated_images(arcvq: Arcvq, prior_run: Path, tmp_p
         (["--samples", "4", "--steps", "4"], "no option steps"),
         (["--samples", "4", "--data", "cifar"], "unknown data set"),
         (["--samples", "4", "--metrics", "fid"], "unknown metric"),
+        (["--samples", "4", "--split", "all"], "train or test"),
         ([], "--samples N"),
     ],
 )

@@ -254,6 +254,8 @@ def test_load_images_refuses_wrong_arguments(tmp_path: Path) -> None:
         load_images("imagenet", split="train")
     with pytest.raises(ArcvqError, match="unknown split 'valid'; use 'train' or 'test'"):
         load_images("sample", split="valid")  # type: ignore[arg-type]
+    with pytest.raises(ArcvqError, match="the split all is for folder:PATH"):
+        load_images("sample", split="all")
     with pytest.raises(ArcvqError, match="limit is 0"):
         load_images("sample", split="train", limit=0)
     with pytest.raises(ArcvqError, match="image_size is 0"):
@@ -273,5 +275,3 @@ def test_hold_out_splits_off_last_images() -> None:
     assert hold_out(InMemoryImages("five", pixels), 1)[1].labels is None
     with pytest.raises(ArcvqError, match="it must be from 1 to 4"):
         hold_out(InMemoryImages("five", pixels), 5)
-    with pytest.raises(ArcvqError, match=r"data\.holdout is for published sets"):
-        hold_out(InMemoryImages("folder:mine", pixels), 1)

@@ -52,9 +52,30 @@ def test_class_names_follow_the_images(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["photos", "folder:x", "shards:x"])
-def test_sets_sorted_by_class_are_not_held_out_from_the_end(name: str) -> None:
-    with pytest.raises(ArcvqError, match=r"data\.holdout is for published sets"):
-        hold_out(InMemoryImages(name, torch.zeros(4, 1, 6, 6, dtype=torch.uint8)), 1)
+def test_images_held_out_of_a_set_sorted_by_class_are_spread_over_it(name: str) -> None:
+    pixels = torch.arange(6, dtype=torch.uint8).view(6, 1, 1, 1)
+    rest, held_out = hold_out(InMemoryImages(name, pixels, torch.arange(6)), 2)
+    assert (rest.pixels.flatten().tolist(), held_out.pixels.flatten().tolist()) == ([1, 2, 4, 5], [0, 3])
+    assert held_out.labels is not None
+    assert held_out.labels.tolist() == [0, 3]
+
+
+def test_images_that_are_decoded_on_demand_are_not_held_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_images(tmp_path, 4)
+    monkeypatch.setattr("arcvq.data.folder.MEMORY_LIMIT", 1)
+    with pytest.raises(ArcvqError, match=r"data\.holdout is for sets that fit in memory"):
+        hold_out(load_images(f"folder:{folder}", split="train"), 1)
+
+
+def test_the_split_all_of_a_folder_has_all_its_images(tmp_path: Path) -> None:
+    whole = load_images(f"folder:{write_images(tmp_path / 'whole', 10)}", split="all", holdout_every=5)
+    assert torch.equal(all_pixels(whole), torch.stack([noise(i) for i in range(10)]))
+    for split in ("train", "val"):
+        write_images(tmp_path / "halves" / split, 4, classes=2)
+    halves = load_images(f"folder:{tmp_path / 'halves'}", split="all")
+    assert (len(halves), halves.class_names) == (8, ["class-0", "class-1"])
+    assert halves.labels is not None
+    assert halves.labels.bincount().tolist() == [4, 4]
 
 
 def test_data_config_checks_its_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -149,9 +149,15 @@ def add_evaluate(commands: Commands) -> None:
     sub.add_argument("--protocol", nargs="+", default=["exact"], metavar="NAME", help="exact (default), paper, or both")
     sub.add_argument("--data", metavar="NAME", help="data set to measure on (default: the run's)")
     sub.add_argument("--root", metavar="DIR", help="folder of the data sets")
+    sub.add_argument(
+        "--split",
+        metavar="NAME",
+        help="which images: for a tokenizer test (default), or all of a folder that it was not trained on; for a prior train (default) "
+        "or test",
+    )
     add_import_option(sub)
     sub.add_argument("--limit", type=positive_int, metavar="N", help="only the first N images")
-    sub.add_argument("--metrics", nargs="+", metavar="NAME", help="only these metrics")
+    sub.add_argument("--metrics", nargs="+", metavar="NAME", help="only these metrics; kid and pfid only when named")
     sub.add_argument(
         "--download", action="store_true", help="download the networks of LPIPS and FID if they are missing"
     )
@@ -159,7 +165,6 @@ def add_evaluate(commands: Commands) -> None:
     sub.add_argument("--json", action="store_true", help="print the result as JSON")
     group = sub.add_argument_group("of a prior", "the images that it makes, beside those of the data set")
     group.add_argument("--samples", type=positive_int, metavar="N", help="how many images to make and compare")
-    group.add_argument("--split", default="train", metavar="NAME", help="compare with train (default) or test")
     group.add_argument("--seed", type=int, default=0, metavar="N", help="of the images (default: 0)")
     add_sampling_options(group)
 
@@ -175,12 +180,15 @@ def evaluate(arguments: argparse.Namespace) -> int:
 
     if arguments.out:
         check_writable_file(arguments.out)
-    standard = not (arguments.data or arguments.root or arguments.limit or arguments.metrics)
+    if arguments.split not in (None, "test", "all"):
+        raise ArcvqError(f"unknown split {arguments.split!r}: expected test, or all of a folder")
+    standard = not any((arguments.data, arguments.root, arguments.split, arguments.limit, arguments.metrics))
     with progress_bar() as progress:
         measured = measure(
             arguments.run,
             list(dict.fromkeys(arguments.protocol)),
             data=arguments.data,
+            split=arguments.split or "test",
             root=arguments.root,
             metrics=arguments.metrics,
             limit=arguments.limit,
@@ -207,7 +215,7 @@ def _evaluate_generator(arguments: argparse.Namespace) -> int:
 
     if arguments.limit is not None:
         raise ArcvqError("--limit is for tokenizers: of a prior, --samples says how many images are made")
-    if arguments.split not in ("train", "test"):
+    if arguments.split not in (None, "train", "test"):
         raise ArcvqError(f"unknown split {arguments.split!r}: expected train or test")
     if arguments.out:
         check_writable_file(arguments.out)
@@ -215,7 +223,7 @@ def _evaluate_generator(arguments: argparse.Namespace) -> int:
         measured = measure_generator(
             arguments.run,
             arguments.samples,
-            split=arguments.split,
+            split=arguments.split or "train",
             data=arguments.data,
             root=arguments.root,
             seed=arguments.seed,

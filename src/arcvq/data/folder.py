@@ -72,12 +72,13 @@ def load_folder(
 ) -> Images:
     """Load one split of the images below `folder`: into memory if they fit in MEMORY_LIMIT, else decoded on demand.
 
-    The splits are `folder/train` and `folder/test` (or `folder/val`) if both exist; otherwise see `choose_test`. Labels number the
-    sorted names of the first level of folders.
+    The splits are `folder/train` and `folder/test` (or `folder/val`) if both exist; otherwise see `choose_test`. The split `all` is
+    both together. Labels number the sorted names of the first level of folders.
     """
     splits = split_paths(folder, holdout_every)
     every_path = splits["train"] + splits["test"]
     classes = class_names(every_path)
+    splits["all"] = sorted(every_path, key=lambda entry: entry[0].as_posix())
     labels = {split: class_labels(found, classes) for split, found in splits.items()}
     return load_files(
         name or f"folder:{folder}",

@@ -9,6 +9,7 @@ from torch import Tensor
 from torchvision.transforms.v2 import InterpolationMode
 from torchvision.transforms.v2 import functional as transforms
 
+from arcvq.data.splits import spread
 from arcvq.errors import ArcvqError
 
 # Images that are processed at a time when a function goes through a whole set.
@@ -159,17 +160,23 @@ def first_images(images: InMemoryImages, limit: int | None) -> InMemoryImages:
 
 
 def hold_out(images: Images, count: int) -> tuple[InMemoryImages, InMemoryImages]:
-    """Split off the last `count` images: (the others, the last ones). Not for sets of files, which are sorted by class."""
-    if not isinstance(images, InMemoryImages) or images.name.startswith(("folder:", "shards:", "photos")):
+    """Split off `count` images: (the others, those). The last ones; of a set of files, which is sorted by class, every n-th."""
+    if not isinstance(images, InMemoryImages):
         raise ArcvqError(
-            f"{images.name}: data.holdout is for published sets in memory; put the images to hold out into a folder test"
+            f"{images.name}: data.holdout is for sets that fit in memory; put the images to hold out into a folder test"
         )
     if not 1 <= count < len(images):
         raise ArcvqError(
             f"data.holdout is {count}, but {images.name} has {len(images)} training images; it must be from 1 to {len(images) - 1}"
         )
-    first, labels = len(images) - count, images.labels
+    rest: Tensor | slice = slice(len(images) - count)
+    held_out: Tensor | slice = slice(len(images) - count, None)
+    if images.name.startswith(("folder:", "shards:", "photos")):
+        chosen = torch.zeros(len(images), dtype=torch.bool)
+        chosen[spread(len(images), count)] = True
+        rest, held_out = ~chosen, chosen
+    labels = images.labels
     return (
-        replace(images, pixels=images.pixels[:first], labels=None if labels is None else labels[:first]),
-        replace(images, pixels=images.pixels[first:], labels=None if labels is None else labels[first:]),
+        replace(images, pixels=images.pixels[rest], labels=None if labels is None else labels[rest]),
+        replace(images, pixels=images.pixels[held_out], labels=None if labels is None else labels[held_out]),
     )

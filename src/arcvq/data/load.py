@@ -19,7 +19,7 @@ from arcvq.data.photos import load_photos
 from arcvq.data.shards import load_shards
 from arcvq.errors import ArcvqError
 
-Split = Literal["train", "test"]
+Split = Literal["train", "test", "all"]
 PUBLISHED = ("mnist", "fashion-mnist", "cifar10")
 FILE_SETS = {"folder": load_folder, "shards": load_shards}
 
@@ -50,11 +50,13 @@ def load_images(
     `limit` keeps the first images only (of files: images spread evenly over them). With `image_size`, the side of a square or
     (height, width), images are resized until they cover that size and cropped to the centre. A published set that is not below
     `root` is downloaded, unless `download` is off. Of a folder or shards without a test split, every `holdout_every`-th image is held
-    out, or about one in 20. With `on_error="skip"`, others stand in for images that cannot be read.
+    out, or about one in 20; the split `all` of a folder is all its images. With `on_error="skip"`, others stand in for images that cannot be read.
     """
-    if split not in ("train", "test"):
-        raise ArcvqError(f"unknown split {split!r}; use 'train' or 'test'")
+    if split not in ("train", "test", "all"):
+        raise ArcvqError(f"unknown split {split!r}; use 'train' or 'test', or 'all' of folder:PATH")
     kind, colon, path = name.partition(":")
+    if split == "all" and kind != "folder":
+        raise ArcvqError(f"the split all is for folder:PATH, and {name} has test images: use 'train' or 'test'")
     if colon and kind in FILE_SETS:
         if not path:
             raise ArcvqError(f"{kind}: needs a path, as in {kind}:photos")

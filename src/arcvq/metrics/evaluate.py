@@ -12,7 +12,7 @@ from torch import Tensor
 from arcvq.data import Images, batches, to_unit
 from arcvq.errors import ArcvqError
 from arcvq.metrics.networks import keep_networks
-from arcvq.metrics.paired import PAIRED_METRICS, Comparison, check_reconstruction
+from arcvq.metrics.paired import KID, PAIRED_METRICS, Comparison, check_reconstruction
 from arcvq.metrics.protocols import Protocol
 from arcvq.metrics.protocols import protocol as protocol_named
 from arcvq.metrics.tokens import CODEBOOK_METRICS, TokenCounts, geometry_results
@@ -70,7 +70,7 @@ def evaluate(
     `reconstruct` takes floats (B, C, H, W) in [-1, 1] and returns reconstructions of that shape and range, and int64
     tokens (B, ...) in which -1 is padding, or None. `codebook_size` is for quantizers without a codebook of vectors, and
     `choices` for those with several codebooks, whose tokens are rows of all of them: how many codes each token chooses from.
-    `metrics` selects names of METRICS; None means all. `download` lets LPIPS and FID download missing weights. `progress` is
+    `metrics` selects names of METRICS, or `kid`; None means all of METRICS. `download` lets LPIPS and FID download missing weights. `progress` is
     called with the number of images done and in all. The random numbers that `reconstruct` draws are the same every time on the
     same device with the same `batch_size`, and the random state outside does not change.
     """
@@ -170,10 +170,10 @@ def fixed_random_state(device: torch.device) -> Iterator[None]:
 
 
 def requested_metrics(metrics: Sequence[str] | None) -> set[str]:
-    """The names as a set, all of METRICS for None; an unknown name is an error."""
+    """The names as a set, all of METRICS (without KID and pFID) for None; an unknown name is an error."""
     if metrics is None:
         return set(METRICS)
-    names = (*METRICS, PFID)
+    names = (*METRICS, KID, PFID)
     unknown = [name for name in metrics if name not in names]
     if unknown:
         raise ArcvqError(f"unknown metric {unknown[0]!r}; choose from {', '.join(names)}")

@@ -1,4 +1,4 @@
-"""Metrics between originals and reconstructions: distances per image, and FID of the two sets."""
+"""Metrics between originals and reconstructions: distances per image, and FID and KID of the two sets."""
 
 from collections.abc import Callable
 
@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from arcvq.data import Images, to_uint8
 from arcvq.errors import ArcvqError, Diverged
+from arcvq.metrics.distributions import kernel_distance
 from arcvq.metrics.eight_bit import requantize_originals, start_jpeg, tile_to_rgb
 from arcvq.metrics.fid import FeatureStatistics, fid_features, fid_network, frechet_distance
 from arcvq.metrics.image import WINDOW, l1, mse, psnr, ssim
@@ -17,10 +18,12 @@ from arcvq.metrics.protocols import Protocol
 from arcvq.metrics.weights import MissingWeights
 
 PAIRED_METRICS = ("l1", "mse", "psnr", "ssim", "lpips", "rfid")
+# Measured only when asked for, because it needs the features of all originals, and FID's statistics of them are kept on disk.
+KID = "kid"
 
 
 class Comparison:
-    """Compares originals with reconstructions under one protocol: sums of distances per image, and FID's statistics."""
+    """Compares originals with reconstructions under one protocol: sums of distances per image, and the features of FID and KID."""
 
     def __init__(
         self,
@@ -31,11 +34,11 @@ class Comparison:
         download: bool,
         batch_size: int,
     ) -> None:
-        self.protocol = protocol
+        self.protocol, self.device = protocol, device
         self.missing: dict[str, str] = {}
         self.lpips_network: nn.Module | None = None
         self.fid_network: nn.Module | None = None
-        self.wanted = {name for name in PAIRED_METRICS if name in wanted}
+        self.wanted = {name for name in (*PAIRED_METRICS, KID) if name in wanted}
 
         # Skip metrics that cannot be measured here, with the reason.
         side = min(images.height, images.width)
@@ -49,6 +52,7 @@ class Comparison:
             )
         if len(images) < 2:
             self.skip_metric("rfid", f"FID needs at least 2 images; the set has {len(images)}")
+            self.skip_metric(KID, f"KID needs at least 2 images; the set has {len(images)}")
         if "lpips" in self.wanted:
             name = protocol.lpips_network
             try:
@@ -57,18 +61,21 @@ class Comparison:
                 )
             except MissingWeights as error:
                 self.skip_metric("lpips", str(error))
-        if "rfid" in self.wanted:
+        # Rows of KID's features on the CPU: of originals, of reconstructions.
+        self.rows: tuple[list[Tensor], list[Tensor]] = ([], [])
+        if self.wanted & {"rfid", KID}:
             try:
                 self.fid_network = load_once(
                     ("fid", str(device)), lambda: fid_network(device=device, download=download)
                 )
                 self.file = original_statistics_file(images, protocol.hash, self.fid_network, device, batch_size)
-                self.cached = read_original_statistics(self.file, device)
+                self.cached = None if KID in self.wanted else read_original_statistics(self.file, device)
                 self.originals, self.reconstructions = self.cached or FeatureStatistics(), FeatureStatistics()
             except MissingWeights as error:
                 self.skip_metric("rfid", str(error))
+                self.skip_metric(KID, str(error))
         self.sums = {
-            name: torch.zeros((), dtype=torch.float64, device=device) for name in sorted(self.wanted - {"rfid"})
+            name: torch.zeros((), dtype=torch.float64, device=device) for name in sorted(self.wanted - {"rfid", KID})
         }
 
     def skip_metric(self, name: str, reason: str) -> None:
@@ -106,8 +113,15 @@ class Comparison:
             total += per_image[name]().double().sum()
         if self.fid_network is not None:
             if self.cached is None:
-                self.originals.update(self.features(originals, self.fid_network))
-            self.reconstructions.update(self.features(reconstructions, self.fid_network))
+                self._add(self.features(originals, self.fid_network), self.originals, self.rows[0])
+            self._add(self.features(reconstructions, self.fid_network), self.reconstructions, self.rows[1])
+
+    def _add(self, features: Tensor, statistics: FeatureStatistics, rows: list[Tensor]) -> None:
+        """Add features of one side to what FID and KID need of it."""
+        if "rfid" in self.wanted:
+            statistics.update(features)
+        if KID in self.wanted:
+            rows.append(features.cpu())
 
     def features(self, images: Tensor, network: nn.Module) -> Tensor:
         """FID features of uint8 images, resized as the protocol says."""
@@ -115,12 +129,15 @@ class Comparison:
         return fid_features(images, network, resize=protocol.fid_resize, interpolation=protocol.fid_interpolation)
 
     def results(self, count: int) -> tuple[dict[str, float], dict[str, str]]:
-        """The measured metrics in the order of PAIRED_METRICS, and the reasons for missing ones."""
+        """The measured metrics in the order of PAIRED_METRICS, then KID, and the reasons for missing ones."""
         measured = {name: float(self.sums[name]) / count for name in PAIRED_METRICS if name in self.sums}
-        if self.fid_network is not None:
+        if "rfid" in self.wanted:
             measured["rfid"] = frechet_distance(self.originals, self.reconstructions)
             if self.cached is None:
                 write_original_statistics(self.file, self.originals)
+        if KID in self.wanted:
+            real, made = (torch.cat(rows).to(self.device) for rows in self.rows)
+            measured["kid"], measured["kid_std"] = kernel_distance(real, made)
         return measured, self.missing
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -38,6 +38,7 @@ def measure(
     protocols: Sequence[str] = ("exact",),
     *,
     data: str | None = None,
+    split: Literal["test", "all"] = "test",
     root: str | None = None,
     metrics: Sequence[str] | None = None,
     limit: int | None = None,
@@ -48,7 +49,7 @@ def measure(
 ) -> Measured:
     """Evaluate a run (on its own data set's test images) or any saved tokenizer (on `data`).
 
-    `record` writes evaluation-PROTOCOL.json into the run, for its report.
+    With the split `all`, for a folder that no tokenizer was trained on, all its images are used, and the document says so. `record` writes evaluation-PROTOCOL.json into the run, for its report.
     """
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     run = RunFolder(source)
@@ -65,7 +66,7 @@ def measure(
     root = root or (config.data.root if config else None)
     images = load_images(
         name,
-        split="test",
+        split=split,
         root=Path(root) if root else None,
         image_size=tokenizer.image_size,
         limit=limit,
@@ -111,6 +112,7 @@ def measure(
         "name": config.title if config else str(source),
         "system": tokenizer.system,
         "data": name,
+        **({} if split == "test" else {"split": split}),
         "seed": config.training.seed if config else None,
         "protocols": {e.protocol: e.to_json() for e in evaluations},
         **({"perturbation": perturbation.to_json()} if perturbation else {}),
