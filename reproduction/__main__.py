@@ -10,7 +10,7 @@ from arcvq.cli.command import positive_int
 from arcvq.errors import ArcvqError
 from arcvq.storage import write_bytes
 from reproduction.documents import make_documents
-from reproduction.runs import select_runs
+from reproduction.runs import Measuring, select_runs
 
 
 def main(words: list[str] | None = None) -> int:
@@ -18,13 +18,17 @@ def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m reproduction")
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="train and measure the runs without a result; --key value sets a setting")
-    run.add_argument("table", help="table1, ablations, tuning, ..., or all")
+    run.add_argument("table", help="table1, ablations, photos-128, ..., or all")
     run.add_argument("--only", nargs="+", default=[], metavar="NAME")
     run.add_argument("--data", nargs="+", default=[], metavar="NAME")
     run.add_argument("--seeds", nargs="+", type=int, default=[], metavar="N")
     run.add_argument("--suffix", default="", metavar="WORD", help="appended to the names of the runs")
     run.add_argument("--out", type=Path, default=Path("runs/reproduction"))
-    run.add_argument("--limit", type=positive_int, metavar="N", help="measure only the first N test images")
+    run.add_argument("--folder", type=Path, metavar="DIR", help="the images to train on, in place of the data set's")
+    run.add_argument("--foreign", metavar="folder:DIR", help="measure tokenizers of photographs on these images, too")
+    run.add_argument(
+        "--limit", type=positive_int, metavar="N", help="measure only the first N test images; of a prior make N"
+    )
     run.add_argument("--list", action="store_true", help="only list the runs without a result")
     run.add_argument("--download", action="store_true", help="download the networks of LPIPS and FID")
     tables = commands.add_parser("tables", help="write all documents with results")
@@ -52,14 +56,25 @@ def _make_runs(arguments: argparse.Namespace, settings: list[str]) -> int:
         seeds=arguments.seeds,
         suffix=arguments.suffix,
         settings=settings,
+        folder=str(arguments.folder) if arguments.folder else None,
     )
-    missing = [run for run in runs if not run.is_measured(arguments.results)]  # fails before the first training
+    measuring = Measuring(arguments.download, arguments.limit, arguments.foreign)
+    _check_foreign(arguments.foreign)
+    out, results = arguments.out, arguments.results
+    missing = [run for run in runs if not run.is_measured(out, results)]  # fails before the first training
     for number, run in enumerate(missing, 1):
         print(f"{run.key}: {'missing' if arguments.list else f'{number} of {len(missing)}'}", flush=True)
         if not arguments.list:
-            run.train_and_measure(arguments.out, arguments.results, arguments.download, arguments.limit)
+            run.train_and_measure(out, results, measuring)
     print(f"{len(runs) - len(missing)} of {len(runs)} runs had a result")
     return 0
+
+
+def _check_foreign(name: str | None) -> None:
+    """Fail before the first training unless this is an existing folder of images, folder:DIR, or None."""
+    kind, _, path = (name or "").partition(":")
+    if name is not None and (kind != "folder" or not Path(path).expanduser().is_dir()):
+        raise ArcvqError(f"--foreign {name}: expected folder:DIR with an existing folder of images")
 
 
 def _write_documents(results: Path, check: bool) -> int:

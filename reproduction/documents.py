@@ -8,20 +8,18 @@ from typing import Any
 from arcvq.errors import ArcvqError
 from arcvq.metrics import metric_label
 from arcvq.storage import read_json, read_text
-from reproduction import studies
-from reproduction.results import Results, mean_metric, read_result
+from reproduction import generation, large, studies
+from reproduction.results import GENERATION, Results, mean_metric, read_result
 from reproduction.rows import csv_text
-from reproduction.runs import RUNS_FILE
+from reproduction.runs import ROOT, RUNS_FILE
 from reproduction.tables import (
     NO_VALUE,
     markdown_table,
     metric_heading,
-    not_measured_table,
     paper_beside_ours,
     seed_and_mean_cells,
 )
 
-ROOT = Path(__file__).resolve().parent.parent
 MEASURED = "# Measured: "
 README_ROWS = ("vq-vae", "sq-vae", "cvq-vae", "arcvq-vae", "arcvq-scaffold")
 README_METRICS = ("psnr", "lpips", "rfid", "usage")
@@ -45,7 +43,8 @@ def make_documents(folder: Path) -> dict[Path, str]:
         for key, lines in parts.items():
             made[path] = replace_between_markers(path, made[path], key, lines)
     for path in sorted((ROOT / "src" / "arcvq" / "presets").rglob("*.yaml")):
-        made[path] = replace_measured_line(read_text(path), measured_line(results, path.parent.name, path.stem))
+        line = measured_line(document, results, path.parent.name, path.stem)
+        made[path] = replace_measured_line(read_text(path), line)
     return made
 
 
@@ -60,28 +59,40 @@ def result_sections(document: dict[str, Any], results: Results) -> dict[str, lis
         "longest": studies.longest_training_table(document, results),
         "prior": studies.psnr_by_epochs_table(document, results, "samp"),
         "on-top": studies.held_out_table(document, results, "on-top"),
-        "not-measured": not_measured_table(),
+        "table2": large.imagenet_table(results),
+        "table3": generation.imagenet_table(results),
+        "table5": large.widths_table(results),
+        "table10": large.reduction_table(results),
+        "table13": generation.pixelcnn_table(document, results),
+        "photos-128": large.photographs_table(document, results, ("photos-128", "photos-128-others")),
+        "photos-128-rates": large.rates_table(document, results),
+        "photos": large.photographs_table(document, results, ("photos",)),
+        "priors": generation.priors_table(document, results),
+        "aim": generation.aim_table(document, results),
         "open": open_run_counts(document, results),
     }
 
 
 def open_run_counts(document: dict[str, Any], results: Results) -> list[str]:
-    """A line for each table that lacks runs."""
-    lines = []
+    """A line with the tables that lack runs."""
+    texts = []
     for key, table in document["tables"].items():
         wanted = [(data, run, seed) for data in table["data"] for run in table["runs"] for seed in table["seeds"]]
         found = sum(any(result.seed == seed for result in results.get(data, run)) for data, run, seed in wanted)
-        lines += [f"- `{key}`: {found} of {len(wanted)} runs"] * (found < len(wanted))
-    return lines or ["All runs are made."]
+        texts += [f"`{key}` {found} of {len(wanted)}"] * (found < len(wanted))
+    return [f"Runs that have a result: {', '.join(texts)}."] if texts else ["All runs are made."]
 
 
 def results_page(document: dict[str, Any], results: Results) -> str:
-    """A page with the paper's tables, for the data sets that have results."""
+    """A page with those tables that have results."""
     lines = ["# Results", "", "Every run is a row of [runs.csv](runs.csv)."]
-    for table in document["tables"].values():
+    sections = result_sections(document, results)
+    for key, table in document["tables"].items():
         found = [data for data in results.precision if any(results.get(data, run) for run in table["runs"])]
         if "metrics" in table and found:
             lines += ["", f"## {table['title']}", "", *paper_beside_ours(table, results, found)]
+        elif key in sections and found:
+            lines += ["", f"## {table['title']}", "", *sections[key]]
     return "\n".join(lines) + "\n"
 
 
@@ -109,8 +120,15 @@ def model_card_lines(model: str, folder: Path) -> list[str]:
     ]
 
 
-def measured_line(results: Results, data: str, preset: str) -> str:
-    """The line of a preset's header that states its metrics."""
+def measured_line(document: dict[str, Any], results: Results, data: str, preset: str) -> str:
+    """The line of a preset's header that states its metrics; of a prior its gFID over each tokenizer."""
+    names = [name for name, run in document["runs"].items() if run["preset"] == preset and "samples" in run]
+    over = {name: mean for name in names if (mean := mean_metric(results.get(data, name), GENERATION, "gfid"))}
+    if over:
+        first = results.get(data, next(iter(over)))[0]
+        texts = [f"gFID {mean.text('gfid')} over {name.removeprefix(f'{preset}-')}" for name, mean in over.items()]
+        count = f"{first.sections[GENERATION]['images']:,} images against train"
+        return f"{MEASURED}{', '.join(texts)}; {count}; trained in {first.precision} on {first.device}."
     seeds = [result for result in results.get(data, preset) if not result.diverged]
     if not seeds:
         return f"{MEASURED}not yet."

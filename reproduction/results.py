@@ -21,11 +21,13 @@ from arcvq.systems import parse_config
 
 # Training settings that change how a result is computed, not which.
 COMPUTE_SETTINGS = ("compile", "capture", "device", "checkpoints", "log_every")
+# Under which name the metrics of generated images stand beside those of the protocols.
+GENERATION = "generation"
 
 
 @dataclass(frozen=True)
 class Result:
-    """One measured run: the file of `arcvq evaluate --out`, and the log of evaluations beside it."""
+    """One measured run, of a tokenizer or a prior: the file of `arcvq evaluate --out`, and the log of evaluations beside it."""
 
     path: Path
     document: dict[str, Any]
@@ -55,6 +57,20 @@ class Result:
     @property
     def diverged(self) -> bool:
         return "diverged" in self.document
+
+    @property
+    def makes_images(self) -> bool:
+        """Whether this is the result of a prior."""
+        return GENERATION in self.document
+
+    @cached_property
+    def sections(self) -> dict[str, Any]:
+        """What was measured, by protocol; on a foreign set by protocol and name, e.g. `exact, SET`; of a prior by `generation`."""
+        if self.makes_images:
+            return {GENERATION: self.document[GENERATION]}
+        own: dict[str, Any] = self.document["protocols"]
+        foreign = self.document.get("foreign", {})
+        return own | {f"{name}, {where}": part for where, each in foreign.items() for name, part in each.items()}
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -89,7 +105,7 @@ class Result:
     @property
     def collapsed(self) -> bool:
         """Whether the final PSNR is less than 1 dB above that before training."""
-        psnr = [each["psnr"] for each in self.evaluations]
+        psnr = [each["psnr"] for each in self.evaluations if "psnr" in each]
         return not self.diverged and len(psnr) > 1 and psnr[-1] < psnr[0] + 1
 
     @property
@@ -103,28 +119,36 @@ class Result:
         training = self.config["training"]
         if self.epochs == epochs:
             return self.metrics("exact").get("psnr")
-        exact = self.document["protocols"].get("exact")
+        exact = self.sections.get("exact")
         if exact is None or training["schedule"] != "constant" or training["evaluation_images"] < exact["images"]:
             return None
         return next((each["psnr"] for each in self.evaluations if each["epoch"] == epochs), None)
 
     def metrics(self, protocol: str) -> dict[str, float]:
         """The finite metrics under this protocol; empty if it was not measured."""
-        measured = self.document["protocols"].get(protocol, {"metrics": {}})["metrics"]
+        measured = self.sections.get(protocol, {"metrics": {}})["metrics"]
         return {name: value for name, value in measured.items() if value is not None and math.isfinite(value)}
 
     def is_old_revision(self, protocol: str) -> bool:
         """Whether this was measured under an earlier revision of the protocol."""
-        measured = self.document["protocols"].get(protocol)
-        return measured is not None and measured["protocol_hash"] != PROTOCOLS[protocol].hash
+        measured = self.sections.get(protocol)
+        return measured is not None and protocol in PROTOCOLS and measured["protocol_hash"] != PROTOCOLS[protocol].hash
 
 
 def decisive_settings(config: dict[str, Any]) -> dict[str, Any]:
     """The settings that decide the result of a training, without the seed."""
+    config = without_paths(config)
     ignored = {"data": ("root",), "training": ("seed", *COMPUTE_SETTINGS)}
     sections = {part: {k: v for k, v in config[part].items() if k not in names} for part, names in ignored.items()}
     found: dict[str, Any] = json.loads(json.dumps({k: v for k, v in config.items() if k != "name"} | sections))
     return found
+
+
+def without_paths(config: dict[str, Any]) -> dict[str, Any]:
+    """The configuration with the last names of paths in place of this machine's: of a folder of images, and of a tokenizer."""
+    kind, colon, path = config["data"]["name"].partition(":")
+    found = config | {"data": config["data"] | {"name": f"{kind}{colon}{Path(path).name}", "root": None}}
+    return found | {"tokenizer": Path(config["tokenizer"]).name} if config.get("tokenizer") else found
 
 
 class Results:
@@ -158,7 +182,7 @@ def read_result(path: Path) -> Result:
     try:
         named = f"{result.document['name']}-seed{result.seed}"
         data = result.document.get("data", result.config["data"]["name"])
-        complete = result.diverged or all(each["metrics"] for each in result.document["protocols"].values())
+        complete = result.diverged or all(each["metrics"] for each in result.sections.values())
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ArcvqError(f"{path}: not a result of arcvq evaluate --out ({error})") from None
     if not complete:
@@ -173,11 +197,13 @@ def check_seeds(results: Sequence[Result]) -> None:
     first = results[0]
     for other in results[1:]:
         where = first_difference(first.settings, other.settings)
-        images = [{name: each["images"] for name, each in r.document["protocols"].items()} for r in (first, other)]
+        images = [{name: each["images"] for name, each in result.sections.items()} for result in (first, other)]
         if first.seed == other.seed:
             where = f"both are seed {first.seed}"
         elif any(images[0][name] != images[1][name] for name in images[0].keys() & images[1].keys()):
             where = "measured on another number of images"
+        elif first.makes_images != other.makes_images and not (first.diverged or other.diverged):
+            where = "one is of a tokenizer, the other of a prior"
         if where:
             raise ArcvqError(
                 f"{first.path} and {other.path}: results of different settings cannot be averaged: {where}"

@@ -1,4 +1,4 @@
-"""All results as a CSV, with a row per result and protocol; a diverged run has one row without metrics."""
+"""All results as a CSV, with a row per result and protocol, also of priors (`generation`); a diverged run has one row without metrics."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _rows(result: Result) -> list[dict[str, Any]]:
         "date": document["measured"]["date"],
         "config": result.config_hash,
     }
-    measured = document["protocols"].items()
+    measured = result.sections.items()
     return [columns | {"protocol": name, "images": each["images"]} | each["metrics"] for name, each in measured] or [
         columns
     ]

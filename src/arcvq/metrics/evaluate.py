@@ -70,9 +70,9 @@ def evaluate(
     `reconstruct` takes floats (B, C, H, W) in [-1, 1] and returns reconstructions of that shape and range, and int64
     tokens (B, ...) in which -1 is padding, or None. `codebook_size` is for quantizers without a codebook of vectors, and
     `choices` for those with several codebooks, whose tokens are rows of all of them: how many codes each token chooses from.
-    `metrics` selects names of METRICS, or `kid`; None means all of METRICS. `download` lets LPIPS and FID download missing weights. `progress` is
-    called with the number of images done and in all. The random numbers that `reconstruct` draws are the same every time on the
-    same device with the same `batch_size`, and the random state outside does not change.
+    `metrics` selects names of METRICS, or `kid`; None means all of METRICS. `download` lets LPIPS and FID download missing weights.
+    `progress` is called with the number of images done and in all. The random numbers that `reconstruct` draws are the same every
+    time on the same device with the same `batch_size`, and the random state outside does not change.
     """
     (evaluation,) = evaluate_under(
         [protocol],

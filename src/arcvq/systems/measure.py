@@ -49,7 +49,8 @@ def measure(
 ) -> Measured:
     """Evaluate a run (on its own data set's test images) or any saved tokenizer (on `data`).
 
-    With the split `all`, for a folder that no tokenizer was trained on, all its images are used, and the document says so. `record` writes evaluation-PROTOCOL.json into the run, for its report.
+    With the split `all`, for a folder that no tokenizer was trained on, all its images are used, and the document says so. `record`
+    writes evaluation-PROTOCOL.json into the run, for its report.
     """
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     run = RunFolder(source)
