@@ -148,7 +148,8 @@ class Run:
                 limit=limit,
                 download=download,
             )
-            document["foreign"] = {Path(measuring.foreign).name: foreign.document["protocols"]}
+            name = Path(measuring.foreign.partition(":")[2]).name
+            document["foreign"] = {name: foreign.document["protocols"]}
         return document
 
     def _diverged_document(self, folder: RunFolder) -> dict[str, Any]:
