@@ -16,7 +16,7 @@ FOLDERS = ("faces", "ffhq", "imagenet", "photos", "photos-128")
 PRESETS = [
     name for name in preset_names() if name.split("/")[0] in FOLDERS and isinstance(load_config(name), TokenizerConfig)
 ]
-TRAINED = [name for name in PRESETS if name.startswith("photos-128/")]
+TRAINED = [*(name for name in PRESETS if name.startswith("photos-128/")), "cifar10/arcvq-gan"]
 # The latents' sides at 256² and the bits of an image's tokens, as in the published tables.
 PRINTED = {
     "arcvq-vqgan-f16": (16, 2560),
