@@ -122,11 +122,12 @@ def model_card_lines(model: str, folder: Path) -> list[str]:
 
 def measured_line(document: dict[str, Any], results: Results, data: str, preset: str) -> str:
     """The line of a preset's header that states its metrics; of a prior its gFID over each tokenizer."""
-    names = [name for name, run in document["runs"].items() if run["preset"] == preset and "samples" in run]
-    over = {name: mean for name in names if (mean := mean_metric(results.get(data, name), GENERATION, "gfid"))}
+    priors = {name: run for name, run in document["runs"].items() if run["preset"] == preset and "samples" in run}
+    over = {name: mean for name in priors if (mean := mean_metric(results.get(data, name), GENERATION, "gfid"))}
     if over:
         first = results.get(data, next(iter(over)))[0]
-        texts = [f"gFID {mean.text('gfid')} over {name.removeprefix(f'{preset}-')}" for name, mean in over.items()]
+        tokenizers = {name: priors[name].get("base", name.removeprefix(f"{preset}-")) for name in over}
+        texts = [f"gFID {mean.text('gfid')} over {tokenizers[name]}" for name, mean in over.items()]
         count = f"{first.sections[GENERATION]['images']:,} images against train"
         return f"{MEASURED}{', '.join(texts)}; {count}; trained in {first.precision} on {first.device}."
     seeds = [result for result in results.get(data, preset) if not result.diverged]
