@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from arcvq.cli.command import positive_int
-from arcvq.errors import ArcvqError
+from arcvq.errors import ArcvqError, Stopped
 from arcvq.storage import write_bytes
 from reproduction.documents import make_documents
 from reproduction.runs import Measuring, select_runs
@@ -45,6 +45,9 @@ def main(words: list[str] | None = None) -> int:
     except ArcvqError as error:
         print(f"reproduction: {error}", file=sys.stderr)
         return 2
+    except Stopped as stopped:  # by a signal; a checkpoint is there
+        print(f"reproduction: {stopped}", file=sys.stderr)
+        return 128 + stopped.signal
 
 
 def _make_runs(arguments: argparse.Namespace, settings: list[str]) -> int:

@@ -1,11 +1,12 @@
 """Selecting, training and measuring the runs of the tables."""
 
 from pathlib import Path
+from signal import SIGTERM
 from typing import Any
 
 import pytest
 
-from arcvq.errors import ArcvqError
+from arcvq.errors import ArcvqError, Stopped
 from arcvq.storage import read_json
 from reproduction.__main__ import main
 from reproduction.runs import select_runs
@@ -36,6 +37,17 @@ def test_trial_run_is_made_once_and_shown_in_tables(tmp_path: Path, capsys: pyte
     assert "1 of 1 runs" in capsys.readouterr().out
     assert main([*WORDS, *places, *SHORT, "--training.learning_rate=0.5"]) == 2
     assert "training.learning_rate" in capsys.readouterr().err
+
+
+def test_stopped_training_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop(config: object, out: Path, quiet: bool) -> None:
+        raise Stopped(f"{out}: stopped at step 1", SIGTERM)
+
+    monkeypatch.setattr("reproduction.runs.train", stop)
+    assert main([*WORDS, "--out", str(tmp_path), "--results", str(tmp_path / "results")]) == 128 + SIGTERM
+    assert capsys.readouterr().err == f"reproduction: {tmp_path}/sample/vq-vae-seed1: stopped at step 1\n"
 
 
 def test_diverged_training_gives_result(tmp_path: Path) -> None:
