@@ -36,7 +36,12 @@ def imagenet_table(results: Results) -> list[str]:
         about = [row["method"], row["tokens"], f"{row['codes']}{row.get('note', '')}", bits_text(bits_of(row))]
         rows.append((bits_of(row), [*about, *cells_beside_print(ours, "exact", metrics, row)]))
     headings = ["system", "tokens", "K", "bits/image", "seeds", *map(metric_heading, metrics)]
-    return [*markdown_table(headings, by_bits(rows)), *training_notes(shown), *print_notes("table2")]
+    return [
+        *markdown_table(headings, by_bits(rows)),
+        *_image_counts(shown),
+        *training_notes(shown),
+        *print_notes("table2"),
+    ]
 
 
 def widths_table(results: Results) -> list[str]:
@@ -51,7 +56,7 @@ def widths_table(results: Results) -> list[str]:
             printed = row if data == "ffhq" else {}
             rows.append([data, str(row["width"]), *cells_beside_print(ours, "exact", metrics, printed)])
     headings = ["data", "D", "seeds", *map(metric_heading, metrics)]
-    return [*markdown_table(headings, rows), *training_notes(shown), *print_notes("table5")]
+    return [*markdown_table(headings, rows), *_image_counts(shown), *training_notes(shown), *print_notes("table5")]
 
 
 def reduction_table(results: Results) -> list[str]:
@@ -65,7 +70,8 @@ def reduction_table(results: Results) -> list[str]:
         bits = math.log2(row["codes"])
         rows.append((bits, [str(row["codes"]), f"{bits:.1f}", *cells_beside_print(ours, "exact", metrics, row)]))
     headings = ["K", "bits/token", "seeds", *map(metric_heading, metrics)]
-    return [*markdown_table(headings, by_bits(rows), left=0), *training_notes(shown), *print_notes("table10")]
+    table = markdown_table(headings, by_bits(rows), left=0)
+    return [*table, *_image_counts(shown), *training_notes(shown), *print_notes("table10")]
 
 
 def photographs_table(document: Document, results: Results, keys: tuple[str, ...]) -> list[str]:
@@ -129,10 +135,12 @@ def _labelled_runs(table: dict[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def _image_counts(shown: list[Result]) -> list[str]:
-    """A line below a table: how many images each column is measured on."""
-    counts = {name: f"{part['images']:,}" for result in shown for name, part in result.sections.items()}
-    names = {"exact": "the held-out photographs"} | {
-        name: name.removeprefix("exact, ") for name in counts if "," in name
+    """A line below a table: how many test images it is measured on, and how many of each foreign set."""
+    counts = {
+        name.removeprefix("exact, "): f"{part['images']:,}"
+        for result in shown
+        for name, part in result.sections.items()
+        if name.startswith("exact")
     }
-    texts = [f"{count} of {names[name]}" for name, count in counts.items()]
+    texts = [f"{count} of {'the test images' if name == 'exact' else name}" for name, count in counts.items()]
     return ["", f"Images: {' and '.join(texts)}."] if texts else []

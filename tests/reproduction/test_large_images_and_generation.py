@@ -147,7 +147,7 @@ def test_study_of_photographs_is_trained_measured_and_shown(
     psnr = exact["metrics"]["psnr"]
     assert f"| ArcVQ-VAE | 2,560 | 1 | {psnr:.2f} |" in page
     assert "rFID, photographs ↓" in page
-    assert "Images: 4 of the held-out photographs and 12 of photographs." in page
+    assert "Images: 4 of the test images and 12 of photographs." in page
     rows = list(csv.DictReader(io.StringIO((results / "runs.csv").read_text())))
     assert [row["protocol"] for row in rows] == ["exact", "exact, photographs"] * 2
     capsys.readouterr()
