@@ -64,9 +64,9 @@ def result_sections(document: dict[str, Any], results: Results) -> dict[str, lis
         "table5": large.widths_table(results),
         "table10": large.reduction_table(results),
         "table13": generation.pixelcnn_table(document, results),
-        "photos-128": large.photographs_table(document, results, ("photos-128", "photos-128-others")),
+        "photos-128": large.photographs_table(document, results, "photos-128"),
         "photos-128-rates": large.rates_table(document, results),
-        "photos": large.photographs_table(document, results, ("photos",)),
+        "photos": large.photographs_table(document, results, "photos"),
         "priors": generation.priors_table(document, results),
         "aim": generation.aim_table(document, results),
         "open": open_run_counts(document, results),
@@ -88,7 +88,8 @@ def results_page(document: dict[str, Any], results: Results) -> str:
     lines = ["# Results", "", "Every run is a row of [runs.csv](runs.csv)."]
     sections = result_sections(document, results)
     for key, table in document["tables"].items():
-        found = [data for data in results.precision if any(results.get(data, run) for run in table["runs"])]
+        runs = [run for name in (key, *table.get("also", ())) for run in document["tables"][name]["runs"]]
+        found = [data for data in results.precision if any(results.get(data, run) for run in runs)]
         if "metrics" in table and found:
             lines += ["", f"## {table['title']}", "", *paper_beside_ours(table, results, found)]
         elif key in sections and found:

@@ -74,10 +74,11 @@ def reduction_table(results: Results) -> list[str]:
     return [*table, *_image_counts(shown), *training_notes(shown), *print_notes("table10")]
 
 
-def photographs_table(document: Document, results: Results, keys: tuple[str, ...]) -> list[str]:
+def photographs_table(document: Document, results: Results, key: str) -> list[str]:
     """A study of tokenizers of photographs: on the held-out test images, then rFID on each foreign set, by bits per image."""
+    keys = (key, *document["tables"][key].get("also", ()))
     metrics = ("psnr", "lpips", "rfid", "kid", "usage")
-    runs = [(data, run, label) for key in keys for data, run, label in _labelled_runs(document["tables"][key])]
+    runs = [each for name in keys for each in _labelled_runs(document["tables"][name])]
     measured = {(data, run): results.get(data, run) for data, run, _ in runs}
     shown = [result for seeds in measured.values() for result in seeds]
     abroad = list(dict.fromkeys(name for result in shown for name in result.sections if name.startswith("exact, ")))

@@ -90,7 +90,7 @@ def test_every_system_of_the_rates_has_three_at_the_same_effort() -> None:
         assert isinstance(config, TokenizerConfig)
         assert (config.training.steps, config.data.holdout, run.abroad) == (500, 512, False)
         rates.setdefault(run.preset, []).append(config.training.learning_rate)
-    assert list(rates) == LIST["tables"]["photos-128"]["runs"]
+    assert list(rates) == [LIST["runs"][name]["preset"] for name in LIST["tables"]["photos-128"]["runs"]]
     assert all(each == [1e-4, 2e-4, 4e-4] for each in rates.values())
 
 
@@ -130,10 +130,10 @@ def test_study_of_photographs_is_trained_measured_and_shown(
     tmp_path: Path, photographs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     results = tmp_path / "results"
-    words = ["run", "photos-128", "--seeds", "1", "--only", "vqgan", "arcvq-vqgan", "--folder", str(photographs)]
+    words = ["run", "photos-128-others", "--seeds", "1", "--only", "vqgan-ema", "simvq", "--folder", str(photographs)]
     words += ["--foreign", f"folder:{photographs}", "--out", str(tmp_path / "runs"), "--results", str(results), *SMALL]
     assert main(words) == 0
-    text = (results / "photos-128/arcvq-vqgan-seed1.json").read_text()
+    text = (results / "photos-128/simvq-seed1.json").read_text()
     document = json.loads(text)
     exact, abroad = document["protocols"]["exact"], document["foreign"]["photographs"]["exact"]
     assert {"psnr", "lpips", "rfid", "kid", "kid_std", "usage"} <= exact["metrics"].keys()
@@ -145,7 +145,7 @@ def test_study_of_photographs_is_trained_measured_and_shown(
     assert main(["tables", "--results", str(results)]) == 0
     page = (results / "RESULTS.md").read_text()
     psnr = exact["metrics"]["psnr"]
-    assert f"| ArcVQ-VAE | 2,560 | 1 | {psnr:.2f} |" in page
+    assert f"| SimVQ | 2,560 | 1 | {psnr:.2f} |" in page
     assert "rFID, photographs ↓" in page
     assert "Images: 4 of the test images and 12 of photographs." in page
     rows = list(csv.DictReader(io.StringIO((results / "runs.csv").read_text())))
