@@ -8,6 +8,7 @@ from importlib import resources
 import numpy as np
 import torch
 
+from arcvq.data.class_names import CLASS_NAMES
 from arcvq.data.images import InMemoryImages
 from arcvq.errors import ArcvqError
 
@@ -25,7 +26,8 @@ def load_sample(split: str) -> InMemoryImages:
     first, last = (0, COUNTS["train"]) if split == "train" else (COUNTS["train"], total)
     labels = np.frombuffer(content, dtype=np.uint8, count=total)[first:last]
     pixels = np.frombuffer(content, dtype=np.uint8, offset=total).reshape(total, 1, SIDE, SIDE)[first:last]
-    return InMemoryImages("sample", torch.from_numpy(pixels.copy()), torch.from_numpy(labels.astype(np.int64)))
+    numbers = torch.from_numpy(labels.astype(np.int64))
+    return InMemoryImages("sample", torch.from_numpy(pixels.copy()), numbers, CLASS_NAMES["sample"])
 
 
 @cache

@@ -77,10 +77,10 @@ def load_images(
     if name == "sample":
         images = load_sample(split)
     elif name in PUBLISHED:
-        images = load_published(name, split, root or data_root(), download)
+        images = replace(load_published(name, split, root or data_root(), download), class_names=CLASS_NAMES[name])
     else:
         raise ArcvqError(f"unknown data set {name!r}; choose one of {', '.join(data_names())}")
-    images = replace(first_images(images, limit), class_names=CLASS_NAMES[name])
+    images = first_images(images, limit)
     return images if image_size is None else resize_images(images, image_size)
 
 

@@ -36,7 +36,7 @@ def load_weights(
                 raise ArcvqError(f"cannot read {path} ({error}); delete it and fetch it again") from None
             if all(name in state for name in needs):
                 return state, str(path)
-            reason = f"{path} lacks {', '.join(name for name in needs if name not in state)}"
+            reason = f"{file} in ARCVQ_WEIGHTS lacks {', '.join(name for name in needs if name not in state)}"
     cached = Path(torch.hub.get_dir()) / "checkpoints" / url.rsplit("/", 1)[-1]
     if cached.is_file():
         try:
