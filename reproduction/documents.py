@@ -134,6 +134,12 @@ def measured_line(document: dict[str, Any], results: Results, data: str, preset:
     seeds = [result for result in results.get(data, preset) if not result.diverged]
     if not seeds:
         return f"{MEASURED}not yet."
+    if GENERATION in seeds[0].sections:
+        own = {metric: mean_metric(seeds, GENERATION, metric) for metric in ("gfid", "bits_per_token")}
+        protocol = seeds[0].document["generation"]["protocol"]
+        numbers = ", ".join(f"{metric_label(m).label} {each.text(m)}" for m, each in own.items() if each)
+        count = f"{protocol['images']:,} images against {protocol['split']}"
+        return f"{MEASURED}{numbers}; {count}; trained in {seeds[0].precision} on {seeds[0].device}."
     found = {metric: mean_metric(seeds, "exact", metric) for metric in ("psnr", "ssim", "usage")}
     numbers = ", ".join(f"{metric_label(m).label} {each.text(m)}" for m, each in found.items() if each)
     count = f"{len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0].seed}"

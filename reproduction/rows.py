@@ -53,6 +53,11 @@ def _rows(result: Result) -> list[dict[str, Any]]:
         "config": result.config_hash,
     }
     measured = result.sections.items()
-    return [columns | {"protocol": name, "images": each["images"]} | each["metrics"] for name, each in measured] or [
-        columns
-    ]
+    return [
+        columns | {"protocol": name, "images": each["images"]} | _named(each["metrics"]) for name, each in measured
+    ] or [columns]
+
+
+def _named(metrics: dict[str, float]) -> dict[str, float]:
+    """Metrics by the names of their columns: `precision` is the training's."""
+    return {"sample_precision" if name == "precision" else name: value for name, value in metrics.items()}

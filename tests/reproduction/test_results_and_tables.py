@@ -143,3 +143,11 @@ def test_text_outside_markers_is_kept() -> None:
 def test_preset_header_ends_with_measured_line() -> None:
     text = "# About.\n# Measured: old\nsystem: vq-vae\n"
     assert replace_measured_line(text, "# Measured: new") == text.replace("old", "new")
+
+
+def test_precision_of_generated_images_is_not_that_of_the_training() -> None:
+    with (ROOT / "results" / "runs.csv").open(encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["protocol"] == "generation"]
+    assert rows
+    assert all(row["precision"] in ("fp32", "bf16", "fp16") for row in rows)
+    assert all(0 <= float(row["sample_precision"]) <= 1 for row in rows)
