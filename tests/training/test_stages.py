@@ -109,6 +109,24 @@ def test_one_tensor_may_be_named(tmp_path: Path, tiny_system: MakeConfig) -> Non
     }
 
 
+def test_average_is_a_copy_of_what_a_stage_does_not_train(tmp_path: Path, tiny_system: MakeConfig) -> None:
+    """The decoder of the last stage is trained on this encoder and these codes, so they are what must be saved with it."""
+    stages = "[{steps: 2}, {train: [autoencoder.decoder], steps: 3}]"
+    changes = {"training.steps": None, "training.stages": stages, "training.ema": 0.9, "training.checkpoints": 5}
+    run, seen = tmp_path / "run", {}
+    for step in (2, 3, 4):
+        with pytest.raises(Stopped):
+            train(tiny_system("vq-vae", changes), run, quiet=True, stop_after=step)
+        folder = run / "checkpoints" / f"step-{step:08d}"
+        seen[step] = [load_file(folder / f"{name}.safetensors") for name in ("tokenizer", "tokenizer-average")]
+    train(tiny_system("vq-vae", changes), run, quiet=True)
+    assert {"encoder", "decoder", "quantizer.codebook"} <= changed_parts(*seen[2])
+    for step in (3, 4):
+        assert changed_parts(*seen[step]) == {"decoder"}
+    saved = load_file(run / "model" / "model.safetensors")
+    assert changed_parts(seen[2][0], saved) == {"decoder", "quantizer.step"}
+
+
 def test_each_stage_sees_an_order_of_its_own_and_starts_a_new_optimizer(
     tmp_path: Path, tiny_system: MakeConfig
 ) -> None:

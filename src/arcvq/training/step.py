@@ -123,9 +123,17 @@ class Step:
 
 @torch.no_grad()
 def update_average(average: nn.Module, network: nn.Module, decay: float) -> None:
-    """Parameters: average ← decay·average + (1 − decay)·network. Buffers are copied."""
-    torch._foreach_lerp_(list(average.parameters()), list(network.parameters()), 1 - decay)
-    for own, other in zip(average.buffers(), network.buffers()):
+    """Parameters that learn: average ← decay·average + (1 − decay)·network. Frozen ones and buffers are copied.
+
+    What learns now learns beside the frozen parameters as they are, not beside an average of them.
+    """
+    pairs = list(zip(average.parameters(), network.parameters()))
+    learning = [pair for pair in pairs if pair[1].requires_grad]
+    if learning:
+        own, other = zip(*learning)
+        torch._foreach_lerp_(own, other, 1 - decay)
+    copied = [pair for pair in pairs if not pair[1].requires_grad]
+    for own, other in [*copied, *zip(average.buffers(), network.buffers())]:
         own.copy_(other)
 
 
