@@ -95,6 +95,23 @@ def test_decoder_may_have_other_sizes() -> None:
     assert autoencoder.decode(autoencoder.encode(torch.randn(1, 3, 8, 8))[0]).images.shape == (1, 3, 8, 8)
 
 
+def test_checkpointed_step_gives_the_same_gradients() -> None:
+    torch.manual_seed(0)
+    config = dataclasses.replace(SMALL, depth=2)
+    plain = VitAutoencoder(3, config).double()
+    again = VitAutoencoder(3, dataclasses.replace(config, checkpointing=True)).double()
+    again.load_state_dict(plain.state_dict())
+    images = torch.randn(1, 3, 8, 8, dtype=torch.float64)
+    calls = []
+    for half in (again.encoder, again.decoder):
+        half.blocks[0].register_forward_pre_hook(lambda *_: calls.append("forward"))
+    for autoencoder in (plain, again):
+        autoencoder.decode(autoencoder.encode(images)[0]).images.square().sum().backward()
+    assert len(calls) == 4  # in each half once more in the backward pass
+    for a, b in zip(plain.parameters(), again.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad, rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

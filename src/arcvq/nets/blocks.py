@@ -82,7 +82,7 @@ class Stack(nn.ModuleList):
             return checkpoint(layer, *inputs, use_reentrant=False, preserve_rng_state=False)
         return layer(*inputs)
 
-    def forward(self, x: Tensor, condition: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, *condition: Tensor | None) -> Tensor:
         for index in range(len(self)):
-            x = self.run(index, x, condition)
+            x = self.run(index, x, *condition)
         return x

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from arcvq.errors import ArcvqError
 from arcvq.functional.precision import compute_dtype
 from arcvq.nets.autoencoder import Autoencoder, AutoencoderConfig, Decoded
+from arcvq.nets.blocks import Stack
 
 HEAD_WIDTH = 64
 # Pixels in [0, 1] are squeezed into [EPSILON, 1 - EPSILON], where their logits are finite.
@@ -31,6 +32,7 @@ class VitConfig(AutoencoderConfig):
     decoder_heads        attention heads
     decoder_feedforward  hidden units
     likelihood           also predict a scale for each pixel and channel, for the logit-Laplace likelihood
+    checkpointing        compute activations again in the backward pass instead of keeping them: slower, with less memory
     """
 
     latent_dim: int = 32
@@ -44,6 +46,7 @@ class VitConfig(AutoencoderConfig):
     decoder_heads: int | None = None
     decoder_feedforward: int | None = None
     likelihood: bool = False
+    checkpointing: bool = False
 
     def __post_init__(self) -> None:
         self.check_range(1, 2**14, "latent_dim", "feedforward", "decoder_feedforward")
@@ -132,11 +135,13 @@ class TransformerBlock(nn.Module):
 class Transformer(nn.Module):
     """A grid of vectors (B, h, w, inputs) → a grid of vectors (B, h, w, outputs)."""
 
-    def __init__(self, inputs: int, outputs: int, sizes: tuple[int, int, int, int]) -> None:
+    def __init__(
+        self, inputs: int, outputs: int, sizes: tuple[int, int, int, int], checkpointing: bool = False
+    ) -> None:
         super().__init__()
         width, depth, heads, feedforward = sizes
         self.linear_in = nn.Linear(inputs, width)
-        self.blocks = nn.Sequential(*(TransformerBlock(width, heads, feedforward) for _ in range(depth)))
+        self.blocks = Stack([TransformerBlock(width, heads, feedforward) for _ in range(depth)], checkpointing)
         self.norm = nn.LayerNorm(width)
         self.linear_out = nn.Linear(width, outputs)
         for module in self.modules():
@@ -162,8 +167,9 @@ class VitAutoencoder(Autoencoder):
     def __init__(self, channels: int, config: VitConfig) -> None:
         super().__init__(channels, config)
         pixels = channels * config.patch**2
-        self.encoder = Transformer(pixels, config.latent_dim, config.encoder_sizes)
-        self.decoder = Transformer(config.latent_dim, pixels * (1 + config.likelihood), config.decoder_sizes)
+        outputs, again = pixels * (1 + config.likelihood), config.checkpointing
+        self.encoder = Transformer(pixels, config.latent_dim, config.encoder_sizes, again)
+        self.decoder = Transformer(config.latent_dim, outputs, config.decoder_sizes, again)
 
     def encode(self, images: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Any]:
         return self.encoder(to_patches(images, self.config.patch)).permute(0, 3, 1, 2), None
