@@ -130,10 +130,9 @@ def update_average(average: nn.Module, network: nn.Module, decay: float) -> None
     pairs = list(zip(average.parameters(), network.parameters()))
     learning = [pair for pair in pairs if pair[1].requires_grad]
     if learning:
-        own, other = zip(*learning)
-        torch._foreach_lerp_(own, other, 1 - decay)
-    copied = [pair for pair in pairs if not pair[1].requires_grad]
-    for own, other in [*copied, *zip(average.buffers(), network.buffers())]:
+        torch._foreach_lerp_([own for own, _ in learning], [other for _, other in learning], 1 - decay)
+    frozen = [pair for pair in pairs if not pair[1].requires_grad]
+    for own, other in [*frozen, *zip(average.buffers(), network.buffers())]:
         own.copy_(other)
 
 
