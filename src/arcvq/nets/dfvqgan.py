@@ -75,6 +75,11 @@ def apply_masked(function: Callable[[Tensor], Tensor], x: Tensor, mask: Tensor, 
     return torch.where(out_mask, function(x), function(x.masked_fill(mask, 0)))
 
 
+def hide_defects(images: Tensor, mask: Tensor) -> Tensor:
+    """Images with grey in place of their defective pixels, as in-painting sees them."""
+    return images.masked_fill(mask, 0)
+
+
 def shrink_mask(mask: Tensor) -> Tensor:
     """(B, 1, 2h, 2w) → (B, 1, h, w): True where any of the four is."""
     return F.max_pool2d(mask.float(), 2) > 0

@@ -87,7 +87,8 @@ class AdversarialTask(TokenizerTask):
         The gradients of objective and discriminator are taken at the reconstruction, one after the other, so that their graphs do
         not lie in memory together; only their weighted sum goes through the decoder.
         """
-        decoded, quantized = network(images, **self.forward_options(images, phase))
+        shown, options = self.forward_inputs(images, phase)
+        decoded, quantized = network(shown, **options)
         outputs = [decoded.images, *decoded.extra.values()]
         leaves = [output.detach().to(compute_dtype(output)).requires_grad_() for output in outputs]
         terms = self.objective_terms(Decoded(leaves[0], dict(zip(decoded.extra, leaves[1:]))), images, phase)

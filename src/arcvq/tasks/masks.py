@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,6 +19,8 @@ class MasksConfig:
     empty        nothing is; the decoder does not see the encoder's features then
     least, most  the rectangle's area, as shares of the image's
     unconnected  of the images with a rectangle: the share whose decoder does not see the encoder's features
+    hidden       of the images with a rectangle: the share whose defective pixels are grey in the input, as `Tokenizer.inpaint` has
+                 them, and must be reconstructed from what is visible; 0: the network always sees them
     """
 
     block: float = 0.4
@@ -25,9 +28,10 @@ class MasksConfig:
     least: float = 0.1
     most: float = 0.4
     unconnected: float = 0.5
+    hidden: float = 0.5
 
     def __post_init__(self) -> None:
-        for name in ("block", "empty", "least", "most", "unconnected"):
+        for name in ("block", "empty", "least", "most", "unconnected", "hidden"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ArcvqError(f"masks.{name} must be from 0 to 1, got {getattr(self, name)}")
         if self.block + self.empty > 1:
@@ -36,10 +40,16 @@ class MasksConfig:
             raise ArcvqError(f"masks.least must be at most masks.most, got {self.least} and {self.most}")
 
 
-def draw_masks(images: Tensor, config: MasksConfig) -> tuple[Tensor, Tensor]:
-    """For images (B, C, H, W): masks (B, 1, H, W), True where defective, and which of them are connected, (B,) bool."""
+class Defects(NamedTuple):
+    mask: Tensor  # (B, 1, H, W), bool, True where the image is defective
+    connected: Tensor  # (B,), bool: the decoder sees the encoder's features of what is visible
+    hidden: Tensor  # (B,), bool: the defective pixels are hidden from the encoder
+
+
+def draw_masks(images: Tensor, config: MasksConfig) -> Defects:
+    """Random defects for images (B, C, H, W)."""
     batch, _, height, width = images.shape
-    group, area, shape, top, left, choice = torch.rand(6, batch, 1, 1, device=images.device)
+    group, area, shape, top, left, skips, sight = torch.rand(7, batch, 1, 1, device=images.device)
     is_block = group < config.block
     is_empty = ~is_block & (group < config.block + config.empty)
     area = config.least + (config.most - config.least) * area
@@ -50,5 +60,5 @@ def draw_masks(images: Tensor, config: MasksConfig) -> tuple[Tensor, Tensor]:
     above, before = top * (1 - tall), left * (1 - wide)
     inside = (rows >= above) & (rows < above + tall) & (columns >= before) & (columns < before + wide)
     mask = torch.where(is_block, inside, ~is_empty).unsqueeze(1)
-    connected = is_block & (choice >= config.unconnected)
-    return mask, connected.view(batch)
+    connected, hidden = is_block & (skips >= config.unconnected), is_block & (sight < config.hidden)
+    return Defects(mask, connected.view(batch), hidden.view(batch))

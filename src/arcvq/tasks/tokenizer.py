@@ -14,6 +14,7 @@ from arcvq.data import Images, ImageSource, to_unit
 from arcvq.data.source import Batch, Source
 from arcvq.errors import ArcvqError
 from arcvq.nets import Decoded
+from arcvq.nets.dfvqgan import hide_defects
 from arcvq.objectives import Objective
 from arcvq.quantizers import ProjectedVQ, Quantized, Quantizer
 from arcvq.tasks.codebook import codebook_state, save_codebook
@@ -143,7 +144,8 @@ class TokenizerTask(Task):
     ) -> StepOutput:
         assert isinstance(phase, Phase)
         images = unit_images(batch)
-        decoded, quantized = network(images, **self.forward_options(images, phase))
+        shown, options = self.forward_inputs(images, phase)
+        decoded, quantized = network(shown, **options)
         terms = self.objective_terms(decoded, images, phase)
         return sum_of_terms(terms | losses_of(quantized), **quantizer_output(quantized))
 
@@ -152,12 +154,14 @@ class TokenizerTask(Task):
         with torch.autocast(images.device.type, self.autocast, enabled=self.autocast is not None):
             return dict(self.objective(decoded.images, images, decoded.extra, phase.stage))
 
-    def forward_options(self, images: Tensor, phase: Phase) -> dict[str, Any]:
-        """Keyword arguments of the tokenizer's forward pass in this phase."""
+    def forward_inputs(self, images: Tensor, phase: Phase) -> tuple[Tensor, dict[str, Any]]:
+        """What the tokenizer's forward pass gets in this phase: the images as the encoder sees them, and keyword arguments."""
         options: dict[str, Any] = {} if phase.quantized else {"quantize": False}
-        if self.masks is not None:
-            options["mask"], options["connected"] = draw_masks(images, self.masks)
-        return options
+        if self.masks is None:
+            return images, options
+        mask, connected, hidden = draw_masks(images, self.masks)
+        shown = hide_defects(images, mask & hidden.view(-1, 1, 1, 1))
+        return shown, {**options, "mask": mask, "connected": connected}
 
     def after_step(self, name: str, updates: Sequence[Any], phase: Hashable) -> None:
         assert isinstance(phase, Phase)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from arcvq.errors import ArcvqError
 from arcvq.nets import Autoencoder, Decoded
+from arcvq.nets.dfvqgan import hide_defects
 from arcvq.quantizers import Quantized, Quantizer
 from arcvq.tokenizers.inference import (
     Precision,
@@ -161,7 +162,7 @@ class Tokenizer(nn.Module):
         images = images.to(self.device, self.dtype)
         mask = mask.to(self.device).bool()
         with self._inference_mode("fp32"):
-            latents, context = self.autoencoder.encode(images.masked_fill(mask, 0), mask)
+            latents, context = self.autoencoder.encode(hide_defects(images, mask), mask)
             decoded = self.autoencoder.decode(self.quantize(latents).quantized, context).images
         return torch.where(mask, decoded.clamp(-1, 1), images)
 
