@@ -47,6 +47,11 @@ def section_text(name: str, root: Path) -> str:
         limit = document["limits"]["measured"]
         operations, moved = limit["operations_per_second"] / 1e12, limit["bytes_per_second"] / 1e9
         about += f"; limit {operations:.3g} float32 TFLOP/s and {moved:,.0f} GB/s"
+    if "bf16_operations_per_second" in document:
+        about += f"; limit {document['bf16_operations_per_second'] / 1e12:.3g} bf16 TFLOP/s"
+    if document.get("suite") == "loader":
+        side = document["image_size"]
+        about += f"; files of {document['data']}, resized and cropped to {side}×{side} pixels"
     if document.get("suite") == "tokens":
         images = f"{document['images']:,} test images of {document['data']}, {document['batch_size']:,} at a time"
         about += f"; `{document['model']}`, {images}"
@@ -54,8 +59,7 @@ def section_text(name: str, root: Path) -> str:
         height, width = document["sides"]
         images = f"{document['images']:,} images of {document['data']}, the first of {height}×{width} pixels"
         about += f"; `{document['model']}`, {images}, tiles {document['batch_size']:,} at a time"
-    tables = {"tokens": tokens_table, "steps": steps_table, "blocks": blocks_table, "seams": seams_table}
-    lines = tables.get(document.get("suite"), size_tables)(document["rows"])
+    lines = TABLES.get(document.get("suite"), size_tables)(document["rows"])
     return "\n".join([f"{about}.", "", *lines])
 
 
@@ -143,6 +147,61 @@ def seams_table(rows: list[dict[str, Any]]) -> list[str]:
     return markdown_table(names, body)
 
 
+def vqgan_tables(rows: list[dict[str, Any]]) -> list[str]:
+    """A table of training steps, and one of encoding and decoding; a row per network and way of computing."""
+    steps, coding = [], []
+    for row in rows:
+        if "missing" in row:
+            coding.append([row["name"], row["missing"].partition(":")[0], *["–"] * 4])
+        elif row["task"] == "vqgan step":
+            size, speed = (
+                f"{row['batch_size']} × {row['side']}²",
+                f"{1e3 * row['batch_size'] / row['milliseconds']:,.1f}",
+            )
+            memory, share = f"{row['mebibytes'] / 1024:,.1f}", f"{row['limit_fraction']:.0%}"
+            steps.append([row["name"], size, f"{row['milliseconds']:,.1f}", speed, memory, share])
+        else:
+            speeds = [f"{row[f'{way}_images_per_second']:,.1f}" for way in ("encode", "decode")]
+            memory = f"{max(row['encode_mebibytes'], row['decode_mebibytes']) / 1024:,.1f}"
+            # Another library's network has other weights, and so other tokens.
+            near = [f"{row['agreement']:.3%}", f"{row['psnr_difference']:+.4f}"] if "agreement" in row else ["–", "–"]
+            coding.append([row["name"], *speeds, memory, *near])
+    step_names = ["training step", "batch", "ms", "images/s", "GiB", "share of the limit"]
+    coding_names = ["network", "encoded/s", "decoded/s", "GiB", "same tokens as fp32", "PSNR to fp32"]
+    tables = [(step_names, steps), (coding_names, coding)]
+    lines = [line for names, body in tables if body for line in [*markdown_table(names, body), ""]]
+    return lines[:-1]
+
+
+def loader_table(rows: list[dict[str, Any]]) -> list[str]:
+    """A row per kind of set and number of threads; beside the speed, how often it covers what the fastest step of a preset needs."""
+    needs: dict[str, float] = {}
+    for row in rows:
+        if row["task"] == "step":
+            needs[row["preset"]] = max(needs.get(row["preset"], 0.0), row["images_per_second"])
+    body = []
+    for row in rows:
+        if row["task"] == "loader":
+            covered = [f"{row['images_per_second'] / need:.2f}×" for need in needs.values()]
+            body.append([row["kind"], f"{row['threads']}", f"{row['images_per_second']:,.0f}", *covered])
+    columns = [f"of {preset}'s {need:,.0f}" for preset, need in needs.items()]
+    return markdown_table(["from", "threads", "images/s", *columns], body)
+
+
+def sampling_table(rows: list[dict[str, Any]]) -> list[str]:
+    """A row per prior and way of sampling; the factor is over the first way of each prior, a plain loop where it has one."""
+    first: dict[str, float] = {}
+    body = []
+    for row in rows:
+        preset, _, way = row["name"].partition(", ")
+        base = first.setdefault(preset, row["images_per_second"])
+        speed = (
+            f"{row['images_per_second']:,.3g}" if row["images_per_second"] < 100 else f"{row['images_per_second']:,.0f}"
+        )
+        body.append([preset, way, f"{row['batch_size']:,}", speed, f"{row['images_per_second'] / base:.1f}×"])
+    return markdown_table(["prior", "way", "at a time", "images/s", "factor"], body, left=2)
+
+
 def quality_table(runs: Path) -> list[str]:
     """The metrics of cifar10/arcvq-vae computed in three ways, from runs.csv, under the protocol `exact`."""
     with runs.open(encoding="utf-8", newline="") as file:
@@ -157,3 +216,15 @@ def quality_table(runs: Path) -> list[str]:
         ]
         body.append([way, str(len(task_rows)), *cells])
     return markdown_table(["way", "seeds", "PSNR", "rFID", "usage"], body)
+
+
+# By suite; the other suites have tables of sizes.
+TABLES = {
+    "tokens": tokens_table,
+    "steps": steps_table,
+    "blocks": blocks_table,
+    "vqgan": vqgan_tables,
+    "loader": loader_table,
+    "seams": seams_table,
+    "sampling": sampling_table,
+}

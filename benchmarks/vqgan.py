@@ -174,11 +174,14 @@ def _torchs_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = Non
 
 
 def _coding_rows(device: torch.device, seconds: float) -> Iterator[dict[str, Any]]:
-    """A row per precision: images encoded and decoded per second, by ours and by diffusers' VQModel."""
+    """A row per precision: images encoded and decoded per second, by ours and by diffusers' VQModel. Ours also say how many tokens
+    are those of fp32, and by how much the PSNR differs."""
     tokenizer, images = _tokenizer_and_images(device)
+    exact = _tokens_and_psnr(tokenizer, images, "fp32")
     for precision in PRECISIONS:
         if precision != "tf32" or device.type == "cuda":
-            yield _coding_row(f"arcvq {precision}", *_ours(tokenizer, images, precision), images, seconds)
+            row = _coding_row(f"arcvq {precision}", *_ours(tokenizer, images, precision), images, seconds)
+            yield row | _closeness(_tokens_and_psnr(tokenizer, images, precision), exact)
     for precision in ("fp32", "bf16"):
         name = f"diffusers VQModel {precision}"
         try:
@@ -192,8 +195,10 @@ def _compiled_coding_rows(device: torch.device, seconds: float) -> Iterator[dict
     for precision in ("bf16", "fp16"):
         torch.compiler.reset()
         tokenizer, images = _tokenizer_and_images(device)
+        exact = _tokens_and_psnr(tokenizer, images, "fp32")
         functions = _ours(tokenizer.speed_up(compile=True), images, precision)
-        yield _coding_row(f"arcvq {precision} compiled", *functions, images, seconds)
+        row = _coding_row(f"arcvq {precision} compiled", *functions, images, seconds)
+        yield row | _closeness(_tokens_and_psnr(tokenizer, images, precision), exact)
 
 
 def _tokenizer_and_images(device: torch.device) -> tuple[Tokenizer, Tensor]:
@@ -210,6 +215,20 @@ def _ours(tokenizer: Tokenizer, images: Tensor, precision: Any) -> tuple[Callabl
     options: dict[str, Any] = {"precision": precision, "batch_size": len(images)}
     tokens = tokenizer.encode(images, **options)
     return lambda: tokenizer.encode(images, **options), lambda: tokenizer.decode(tokens, **options)
+
+
+def _tokens_and_psnr(tokenizer: Tokenizer, images: Tensor, precision: Any) -> tuple[Tensor, float]:
+    """The images' tokens in this precision, and the PSNR of the images that are decoded from them."""
+    options: dict[str, Any] = {"precision": precision, "batch_size": len(images)}
+    tokens = tokenizer.encode(images, **options)
+    error = (tokenizer.decode(tokens, **options).double() - images).square().mean()
+    return tokens, float(10 * torch.log10(4 / error))
+
+
+def _closeness(found: tuple[Tensor, float], exact: tuple[Tensor, float]) -> dict[str, float]:
+    """How near tokens and PSNR are to those of fp32."""
+    agreement = (found[0] == exact[0]).double().mean().item()
+    return {"agreement": agreement, "psnr": found[1], "psnr_difference": found[1] - exact[1]}
 
 
 def _theirs(tokenizer: Tokenizer, images: Tensor, precision: str) -> tuple[Callable[[], object], Callable[[], object]]:

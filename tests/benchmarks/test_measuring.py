@@ -254,3 +254,17 @@ def test_every_way_of_sampling_draws_the_same(monkeypatch: pytest.MonkeyPatch) -
         found = [run(Noise(0, range(2))).reshape(2, -1).float() for run, _ in sampling.ways(prior, 2).values()]
         for other in found[1:]:
             torch.testing.assert_close(other, found[0], rtol=1e-3, atol=1e-3)
+
+
+def test_vqgan_suite_compares_tokens_with_those_of_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+    from benchmarks import vqgan
+
+    small = ["--data.image_size=16", "--data.batch_size=1", "--autoencoder.width=8", "--autoencoder.groups=8"]
+    monkeypatch.setitem(vqgan.SETTINGS, "cpu", small)
+    monkeypatch.setattr(vqgan, "PRECISIONS", ("fp32", "bf16"))
+    rows = {row["name"]: row for row in vqgan._coding_rows(CPU, 0.0)}
+    assert rows["arcvq fp32"]["agreement"] == 1
+    assert rows["arcvq fp32"]["psnr_difference"] == 0
+    assert 0 < abs(rows["arcvq bf16"]["psnr_difference"]) < 1
+    assert rows["arcvq bf16"]["decode_images_per_second"] > 0
+    assert "agreement" not in rows["diffusers VQModel fp32"]

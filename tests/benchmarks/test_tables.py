@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.__main__ import main
-from benchmarks.tables import section_text, write_tables
+from benchmarks.__main__ import OTHERS, main
+from benchmarks.tables import TABLES, section_text, write_tables
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted((ROOT / "benchmarks").glob("*.json"))
@@ -89,3 +89,75 @@ def test_seams_table_has_measured_numbers(tmp_path: Path) -> None:
     assert "`mine`, 3 images of photos, the first of 512×768 pixels, tiles 1 at a time.\n" in text
     assert "| whole | – | – | 25.50 | – | – | – | 1.00 | 1,234 |" in text
     assert "| 128 | 16 | 50.000% | 25.25 | 40.2 | 1.500 | 0.250 | 1.75 | 12 |" in text
+
+
+def test_vqgan_tables_have_measured_numbers(tmp_path: Path) -> None:
+    step = {
+        "task": "vqgan step",
+        "batch_size": 30,
+        "side": 256,
+        "milliseconds": 500.0,
+        "mebibytes": 2560.0,
+        "limit_fraction": 0.375,
+    }
+    coding = {"task": "vqgan coding", "batch_size": 30, "encode_images_per_second": 1234.0, "decode_images_per_second": 99.0,
+              "encode_mebibytes": 512.0, "decode_mebibytes": 1536.0}  # fmt: skip
+    rows = [
+        {**step, "name": "torch's layers"},
+        {**coding, "name": "arcvq bf16", "agreement": 0.75, "psnr": 20.0, "psnr_difference": -0.0125},
+        {**coding, "name": "diffusers VQModel fp32"},
+        {"task": "vqgan coding", "name": "diffusers VQModel bf16", "missing": "not installed: pip install diffusers"},
+        {**step, "name": "arcvq", "milliseconds": 250.0, "limit_fraction": 0.75},  # measured after the coding rows
+    ]
+    text = section_of(tmp_path, {"suite": "vqgan", "bf16_operations_per_second": 7.5e14, "rows": rows})
+    assert text.startswith("A CPU, 2 threads, torch 2.11, 2026-01-02; limit 750 bf16 TFLOP/s.\n")
+    steps, codings = text.split("\n\n")[1:]
+    assert steps.splitlines()[2:] == [
+        "| torch's layers | 30 × 256² | 500.0 | 60.0 | 2.5 | 38% |",
+        "| arcvq | 30 × 256² | 250.0 | 120.0 | 2.5 | 75% |",
+    ]
+    assert codings.splitlines()[2:] == [
+        "| arcvq bf16 | 1,234.0 | 99.0 | 1.5 | 75.000% | -0.0125 |",
+        "| diffusers VQModel fp32 | 1,234.0 | 99.0 | 1.5 | – | – |",
+        "| diffusers VQModel bf16 | not installed | – | – | – | – |",
+    ]
+
+
+def test_loader_table_says_how_often_the_need_of_the_fastest_step_is_covered(tmp_path: Path) -> None:
+    step = {"task": "step", "preset": "cifar10/vq-vae", "batch_size": 64, "milliseconds": 1.0}
+    read = {"task": "loader", "batch_size": 64, "milliseconds": 1.0}
+    rows = [
+        {**step, "name": "cifar10/vq-vae, fp32 eager", "images_per_second": 500.0},
+        {**step, "name": "cifar10/vq-vae, bf16 captured", "images_per_second": 2000.0},
+        {**read, "name": "folder, 1 threads", "kind": "folder", "threads": 1, "images_per_second": 1500.0},
+        {**read, "name": "shards, 4 threads", "kind": "shards", "threads": 4, "images_per_second": 5000.0},
+    ]
+    text = section_of(tmp_path, {"suite": "loader", "data": "folder:photos", "image_size": 128, "rows": rows})
+    assert "files of folder:photos, resized and cropped to 128×128 pixels.\n" in text
+    assert "| from | threads | images/s | of cifar10/vq-vae's 2,000 |" in text
+    assert "| folder | 1 | 1,500 | 0.75× |" in text
+    assert "| shards | 4 | 5,000 | 2.50× |" in text
+
+
+def test_loader_table_without_a_step_has_speeds_alone(tmp_path: Path) -> None:
+    rows = [{"task": "loader", "name": "x", "kind": "folder", "threads": 1, "images_per_second": 1500.0}]
+    text = section_of(tmp_path, {"suite": "loader", "data": "folder:photos", "image_size": 128, "rows": rows})
+    assert text.endswith("| folder | 1 | 1,500 |")
+
+
+def test_sampling_table_has_the_factor_over_the_first_way_of_each_prior(tmp_path: Path) -> None:
+    row = {"task": "sampling", "batch_size": 256, "seconds": 1.0}
+    rows = [
+        {**row, "name": "cifar10/gpt, plain loop", "images_per_second": 12.5},
+        {**row, "name": "cifar10/gpt, arcvq", "images_per_second": 2500.0},
+        {**row, "name": "cifar10/ldm, diffusers' scheduler", "images_per_second": 100.0},
+        {**row, "name": "cifar10/ldm, arcvq", "images_per_second": 150.0},
+    ]
+    text = section_of(tmp_path, {"suite": "sampling", "rows": rows})
+    assert "| cifar10/gpt | plain loop | 256 | 12.5 | 1.0× |" in text
+    assert "| cifar10/gpt | arcvq | 256 | 2,500 | 200.0× |" in text
+    assert "| cifar10/ldm | arcvq | 256 | 150 | 1.5× |" in text
+
+
+def test_every_suite_has_a_table() -> None:
+    assert set(TABLES) == set(OTHERS)
