@@ -33,6 +33,7 @@ FIGURES: list[MakeFigure] = [
     analysis.usage_over_time,
     analysis.quality_over_time,
     analysis.loss_curves,
+    analysis.discriminator_health,
     analysis.norm_histograms,
     analysis.pairwise_distances,
     analysis.codebook_map,

@@ -1,6 +1,7 @@
 """Run folders turned into figures, a diagnosis and a page. Nothing here trains or runs a model."""
 
-from arcvq.analysis.diagnosis import Finding, diagnose
+from arcvq.analysis.diagnosis import diagnose
+from arcvq.analysis.figures.discriminator import discriminator_health
 from arcvq.analysis.figures.distances import pairwise_distances
 from arcvq.analysis.figures.embedding import codebook_map
 from arcvq.analysis.figures.frequency import code_frequency
@@ -8,6 +9,7 @@ from arcvq.analysis.figures.norms import norm_histograms
 from arcvq.analysis.figures.reconstructions import reconstruction_grid
 from arcvq.analysis.figures.style import render_png
 from arcvq.analysis.figures.training import loss_curves, quality_over_time, usage_over_time
+from arcvq.analysis.finding import Finding
 from arcvq.analysis.history import EvaluationResult, RunHistory, Series
 from arcvq.analysis.report import write_report
 from arcvq.analysis.snapshot import Snapshot
@@ -21,6 +23,7 @@ __all__ = [
     "code_frequency",
     "codebook_map",
     "diagnose",
+    "discriminator_health",
     "loss_curves",
     "norm_histograms",
     "pairwise_distances",

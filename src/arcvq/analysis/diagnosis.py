@@ -2,16 +2,15 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
+from arcvq.analysis.discriminator import find_falling_psnr, find_vanished_gradient, find_winning_discriminator
 from arcvq.analysis.figures.training import LOSS_TERMS
+from arcvq.analysis.finding import Finding
 from arcvq.analysis.history import RunHistory, is_number
 from arcvq.metrics.codebook import NEAR_DUPLICATE_DISTANCE
-
-Severity = Literal["critical", "warning", "note"]
 
 # Up to a tenth of the codes unused is common; with half of them unused, half of the codebook is wasted.
 DEAD_SHARE_WARNING = 0.10
@@ -49,19 +48,14 @@ NORMALISE: Remedy = (None, "normalise codes and latents")
 SMALLER: Remedy = (None, "make the codebook smaller")
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One symptom, with the numbers that show it and a remedy in one line."""
-
-    symptom: str
-    severity: Severity
-    evidence: str
-    remedy: str
-
-
 def diagnose(history: RunHistory) -> list[Finding]:
     """Symptoms of a run's training and of its last codebook, most severe first; empty if there are none."""
-    training_checks = (_find_nonfinite_loss,)
+    training_checks = (
+        _find_nonfinite_loss,
+        find_winning_discriminator,
+        find_vanished_gradient,
+        find_falling_psnr,
+    )
     codebook_checks = (
         _find_nonfinite_codes,
         _find_dead_codes,
@@ -92,7 +86,7 @@ def _find_nonfinite_loss(history: RunHistory) -> Iterator[Finding]:
         line["step"]
         for line in history.train
         if any(is_number(line.get(term)) and not math.isfinite(line[term]) for term in LOSS_TERMS)
-        or ("loss" in line and line["loss"] is None)
+        or any(total in line and line[total] is None for total in ("loss", "tokenizer_loss"))
     ]
     if steps:
         yield Finding(

@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from arcvq.analysis.diagnosis import is_short_plain_run
+from arcvq.analysis.figures.discriminator import discriminator_health, has_discriminator
 from arcvq.analysis.figures.distances import DISTANCE_LIMIT, pairwise_distances
 from arcvq.analysis.figures.embedding import MAP_LIMIT, codebook_map
 from arcvq.analysis.figures.frequency import code_frequency
@@ -45,7 +46,8 @@ def make_illustrations(runs: Runs) -> list[Illustration]:
         frequency_illustration,
     )
     drawn = [draw(with_codebook) for draw in codebook_figures] if with_codebook else []
-    return [*drawn, quality_illustration(runs), losses_illustration(runs)]
+    drawn += [quality_illustration(runs), losses_illustration(runs)]
+    return [*drawn, discriminator_illustration(runs)] if any(map(has_discriminator, runs)) else drawn
 
 
 def reconstructions_illustration(
@@ -192,9 +194,34 @@ def losses_illustration(runs: Runs) -> Illustration:
         "losses",
         "Losses",
         loss_curves(runs),
-        "Each term of the loss on a log scale, smoothed, with the logged values faint behind. Totals of different systems "
-        f"are not comparable{final}.",
-        f"Line charts of each loss term against the training step on log scales for {_run_names(runs)}.",
+        "Each term of the loss, smoothed, with the logged values faint behind; on a log scale if it is never negative. Totals of "
+        f"different systems are not comparable{final}.",
+        f"Line charts of each loss term against the training step for {_run_names(runs)}.",
+    )
+
+
+def discriminator_illustration(runs: Runs) -> Illustration:
+    """The numbers of the discriminator over training, for the runs that have one."""
+
+    def final_numbers(run: RunHistory) -> str:
+        names = {
+            "discriminator": "a loss of",
+            "real_logits": "logits of images at",
+            "fake_logits": "of reconstructions at",
+        }
+        found = {label: run.train_series(name).values for name, label in names.items()}
+        ends = [f"{label} {each[-max(len(each) // 20, 1) :].mean():.3g}" for label, each in found.items() if len(each)]
+        return f"ends with {', '.join(ends)}"
+
+    judged = [run for run in runs if has_discriminator(run)]
+    return Illustration(
+        "discriminator",
+        "The discriminator",
+        discriminator_health(runs),
+        f"{_per_run(judged, final_numbers)}. Healthy: the logits of images lie above those of reconstructions, but not far, and the "
+        "loss stays well above 0. If the logits drift apart, the discriminator wins and its gradient says little.",
+        "Line charts against the training step of the discriminator's logits and loss, of the weight of the adversarial term and of "
+        f"the gradients that it compares, for {_run_names(judged)}.",
     )
 
 

@@ -8,9 +8,9 @@ from importlib.resources import files
 from torch import Tensor
 
 from arcvq.analysis.comparison import Cell, Group, Row
-from arcvq.analysis.diagnosis import Finding
 from arcvq.analysis.figures.code_grid import GRID_LIMIT, render_code_grid
 from arcvq.analysis.figures.style import render_png, run_colour, stack_panels
+from arcvq.analysis.finding import Finding
 from arcvq.analysis.history import RunHistory
 from arcvq.analysis.illustrations import Illustration
 from arcvq.data.files import encode_png

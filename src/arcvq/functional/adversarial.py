@@ -12,6 +12,7 @@ from arcvq.errors import ArcvqError
 from arcvq.functional.precision import compute_dtype
 
 AdversarialKind = Literal["hinge", "logistic"]
+LARGEST_WEIGHT = 1e4  # of the adaptive weight
 
 
 def discriminator_loss(real_logits: Tensor, fake_logits: Tensor, kind: AdversarialKind = "hinge") -> Tensor:
@@ -55,7 +56,7 @@ def lecam(real_logits: Tensor, fake_logits: Tensor, real_average: Tensor, fake_a
 
 
 def adaptive_weight(
-    reconstruction_norm: Tensor, adversarial_norm: Tensor, largest: float = 1e4, epsilon: float = 1e-4
+    reconstruction_norm: Tensor, adversarial_norm: Tensor, largest: float = LARGEST_WEIGHT, epsilon: float = 1e-4
 ) -> Tensor:
     """How much the adversarial term weighs, so that its gradient is as long as the reconstruction's: their ratio, detached."""
     ratio = _full(reconstruction_norm.detach()) / (_full(adversarial_norm.detach()) + epsilon)

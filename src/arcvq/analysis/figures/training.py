@@ -17,11 +17,12 @@ from arcvq.analysis.figures.style import (
     style_axes,
 )
 from arcvq.analysis.history import RunHistory, Series
-from arcvq.analysis.snapshot import FloatArray
+from arcvq.analysis.snapshot import FloatArray, IntArray
 
 # The logged loss terms and their titles, in the order of the panels.
 LOSS_TERMS = {
     "loss": "total",
+    "tokenizer_loss": "total of the tokenizer",
     "reconstruction": "reconstruction",
     "l1": "ℓ1",
     "l2": "ℓ2",
@@ -30,6 +31,10 @@ LOSS_TERMS = {
     "codebook": "codebook",
     "commitment": "commitment",
     "arc": "ArcLoss",
+    "adversarial": "adversarial",
+    "discriminator": "discriminator",
+    "lecam": "LeCam",
+    "r1": "R1",
 }
 
 # A curve is smoothed over this share of its points.
@@ -63,7 +68,7 @@ def quality_over_time(runs: Sequence[RunHistory]) -> Figure:
 
 
 def loss_curves(runs: Sequence[RunHistory]) -> Figure:
-    """Each loss term on a log scale: the smoothed curve, with the logged values faint behind it."""
+    """Each loss term, on a log scale if it is never negative: the smoothed curve, with the logged values faint behind it."""
     terms = [term for term in LOSS_TERMS if any(len(run.train_series(term)) for run in runs)]
     columns = 3
     rows = max(-(-len(terms) // columns), 1)
@@ -104,40 +109,48 @@ def _draw_series(
         )  # fmt: skip
     if not axes.lines:
         show_message(axes, "nothing was logged")
-    _format_step_axis(axes)
+    format_step_axis(axes)
 
 
 def _draw_loss(axes: Axes, runs: Sequence[RunHistory], term: str) -> None:
     """Draw a loss term of every run into a panel: logged values faint, their running mean strong."""
+    found = [run.train_series(term) for run in runs]
+    is_log = all((series.values >= 0).all() for series in found)
     drawn_values = []
-    for position, run in enumerate(runs):
-        series = run.train_series(term)
-        positive = series.values > 0  # a log scale cannot show the rest
-        steps, values = series.steps[positive], series.values[positive]
-        colour = run_colour(position)
-        axes.plot(steps, values, color=colour, linewidth=0.8, alpha=0.3)
-        # The mean of logarithms, to match the log axis.
-        window = 2 * round(SMOOTHING_SHARE * len(values) / 2) + 1
-        axes.plot(steps, np.exp(smooth(np.log(values), window)), color=colour, linewidth=2.0, label=run.name)
+    for position, (run, series) in enumerate(zip(runs, found)):
+        steps, values = series.steps, series.values
+        if is_log:  # which cannot show a 0
+            steps, values = steps[values > 0], values[values > 0]
+        draw_smoothed(axes, steps, values, color=run_colour(position), label=run.name, is_log=is_log)
         drawn_values.append(values)
     style_axes(axes, title=LOSS_TERMS[term], x="training step")
-    _format_step_axis(axes)
+    format_step_axis(axes)
     all_values = np.concatenate(drawn_values)
     if len(all_values) == 0:
         hide_ticks(axes)
         show_message(axes, "no positive value to draw")
-        return
-    axes.set_yscale("log")
-    _format_log_axis(axes, float(all_values.max() / all_values.min()))
+    elif is_log:
+        axes.set_yscale("log")
+        format_log_axis(axes, float(all_values.max() / all_values.min()))
 
 
-def _format_step_axis(axes: Axes) -> None:
+def draw_smoothed(
+    axes: Axes, steps: IntArray, values: FloatArray, *, color: str, label: str, is_log: bool = False, style: str = "-"
+) -> None:
+    """Draw values faint and their running mean strong; on a log axis that of their logarithms, to match it."""
+    axes.plot(steps, values, color=color, linewidth=0.8, alpha=0.3)
+    window = 2 * round(SMOOTHING_SHARE * len(values) / 2) + 1
+    mean = np.exp(smooth(np.log(values), window)) if is_log else smooth(values, window)
+    axes.plot(steps, mean, color=color, linewidth=2.0, linestyle=style, label=label)
+
+
+def format_step_axis(axes: Axes) -> None:
     """Label the x axis with whole step numbers."""
     axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step:,.0f}"))
 
 
-def _format_log_axis(axes: Axes, ratio: float) -> None:
+def format_log_axis(axes: Axes, ratio: float) -> None:
     """Label a logarithmic y axis with a few plain numbers; `ratio` is largest over smallest value."""
     if ratio < 3:
         axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
