@@ -1,3 +1,4 @@
+import struct
 import warnings
 from pathlib import Path
 
@@ -7,12 +8,32 @@ import torch
 from PIL import Image
 
 from arcvq.data import read_image, write_png
+from arcvq.data.files import UnreadableImage, image_header
 from arcvq.errors import ArcvqError
 
 
 def random_image(channels: int, height: int = 6, width: int = 9) -> torch.Tensor:
     generator = torch.Generator().manual_seed(channels)
     return torch.randint(0, 256, (channels, height, width), generator=generator, dtype=torch.uint8)
+
+
+def write_tiff(path: Path, pixels: np.ndarray, *, bits: int | None = None, white_is_zero: bool = False) -> None:
+    """A greyscale TIFF of any kind of number, which Pillow does not write."""
+    height, width = pixels.shape
+    tags = {
+        256: width,
+        257: height,
+        258: bits or 8 * pixels.itemsize,
+        259: 1,  # not compressed
+        262: 0 if white_is_zero else 1,
+        273: 8 + 2 + 10 * 12 + 4,  # where the pixels begin
+        277: 1,
+        278: height,
+        279: pixels.nbytes,
+        339: {"u": 1, "i": 2, "f": 3}[pixels.dtype.kind],
+    }
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items())
+    path.write_bytes(struct.pack("<2sHIH", b"II", 42, 8, len(tags)) + entries + bytes(4) + pixels.tobytes())
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -106,6 +127,27 @@ def test_palette_alpha_grey_and_16_bit_images_are_converted(tmp_path: Path) -> N
 
     Image.new("1", (2, 2), 1).save(tmp_path / "bits.png")
     assert read_image(tmp_path / "bits.png", 1).unique().tolist() == [255]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int32, np.int16])
+def test_pixels_without_a_range_are_refused(tmp_path: Path, dtype: type) -> None:
+    path = tmp_path / "depth.tif"
+    write_tiff(path, np.linspace(0, 1000, 48).reshape(6, 8).astype(dtype))
+    for read in (lambda: read_image(path, 1), lambda: image_header(path)):
+        with pytest.raises(UnreadableImage, match=r"depth\.tif \(signed or 32-bit pixels; convert to 8 bits\)"):
+            read()
+
+
+def test_16_bit_tiff_is_scaled(tmp_path: Path) -> None:
+    deep = np.array([[0, 257, 32896, 65535]], dtype=np.uint16)
+    write_tiff(tmp_path / "deep.tif", deep)
+    assert read_image(tmp_path / "deep.tif", 1).tolist() == [[[0, 1, 128, 255]]]
+    write_tiff(tmp_path / "inverted.tif", deep, white_is_zero=True)
+    with pytest.raises(UnreadableImage, match="16-bit pixels whose 0 is white"):
+        read_image(tmp_path / "inverted.tif", 1)
+    write_tiff(tmp_path / "twelve.tif", np.zeros((2, 4), dtype=np.uint16), bits=12)
+    with pytest.raises(UnreadableImage, match="12-bit pixels; convert to 8 bits"):
+        read_image(tmp_path / "twelve.tif", 1)
 
 
 def test_exif_rotation_is_applied(tmp_path: Path) -> None:

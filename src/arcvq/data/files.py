@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps, TiffImagePlugin, UnidentifiedImageError
 from torch import Tensor
 
 from arcvq.data.images import Size, height_and_width
@@ -47,6 +47,7 @@ def open_image(path: Path | str, channels: int, content: bytes | None = None) ->
         raise ArcvqError(f"channels is {channels}; it must be 1 or 3")
     try:
         with Image.open(path if content is None else io.BytesIO(content)) as opened:
+            check_levels(opened)
             return convert_mode(apply_exif_orientation(opened), MODES[channels])
     except DECODE_ERRORS as error:
         raise UnreadableImage(path, error_reason(error)) from None
@@ -64,6 +65,7 @@ def image_header(path: Path | str, content: bytes | None = None) -> Header:
     """Read width, height and whether it is greyscale from an image file, without decoding its pixels. `content` as in `read_image`."""
     try:
         with Image.open(path if content is None else io.BytesIO(content)) as opened:
+            check_levels(opened)
             width, height = opened.size
             # EXIF orientations 5 to 8 rotate the image by 90 degrees.
             if opened.getexif().get(0x0112, 1) >= 5:
@@ -73,10 +75,26 @@ def image_header(path: Path | str, content: bytes | None = None) -> Header:
         raise UnreadableImage(path, error_reason(error)) from None
 
 
+def check_levels(image: Image.Image) -> None:
+    """Raise ValueError for pixels that have no known range of levels: TIFF files may hold any numbers."""
+    # Pillow before version 11 opens the 16-bit greys of PNG files as "I".
+    if image.mode == "F" or (image.mode == "I" and image.format != "PNG"):
+        raise ValueError("signed or 32-bit pixels; convert to 8 bits")
+    if isinstance(image, TiffImagePlugin.TiffImageFile) and image.mode.startswith("I;16"):
+        # Pillow gives the numbers of the file as they are.
+        (bits,) = image.tag_v2.get(TiffImagePlugin.BITSPERSAMPLE, (16,))
+        if bits != 16:
+            raise ValueError(f"{bits}-bit pixels; convert to 8 bits")
+        if image.tag_v2.get(TiffImagePlugin.PHOTOMETRIC_INTERPRETATION) == 0:
+            raise ValueError("16-bit pixels whose 0 is white; convert to 8 bits")
+
+
 def error_reason(error: BaseException) -> str:
     """The reason why an image cannot be read, in one line."""
     if isinstance(error, UnidentifiedImageError):
         return "not an image"
+    if isinstance(error, FileNotFoundError) and error.filename and Path(error.filename).is_symlink():
+        return "a link to no file"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return str(error).splitlines()[0] if str(error) else type(error).__name__
