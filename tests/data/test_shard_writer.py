@@ -101,6 +101,19 @@ def test_report_says_what_was_skipped_and_why(tmp_path: Path) -> None:
     assert len(write_shards(folder, tmp_path / "all", LOSSLESS).skipped) == 2
 
 
+def test_report_has_links_to_no_file_and_counts_other_files(tmp_path: Path) -> None:
+    folder = write_images(tmp_path / "photos", 3)
+    (folder / "03.png").symlink_to(tmp_path / "absent.png")
+    (folder / "04").symlink_to(tmp_path / "absent")
+    for name in ("a.txt", "b.TXT", "c.json", ".hidden"):
+        (folder / name).write_text("no image")
+    report = write_shards(folder, tmp_path / "out", LOSSLESS)
+    assert report.images == {"images": 3}
+    assert report.skipped == {"03.png": "unreadable: a link to no file"}
+    assert report.not_images == {".json": 1, ".txt": 2, "no ending": 1}
+    assert json.loads((tmp_path / "out" / "report.json").read_text())["not_images"] == report.not_images
+
+
 def test_cmyk_palette_grey_and_16_bit_images_are_stored(tmp_path: Path) -> None:
     folder = tmp_path / "photos"
     folder.mkdir()

@@ -58,5 +58,7 @@ def shard(arguments: argparse.Namespace) -> int:
         print_json({"out": str(arguments.out), **asdict(report)})
         return 0
     images, shards = sum(report.images.values()), sum(report.shards.values())
-    print(f"{arguments.out}: {images:,} images in {shards:,} shards, {len(report.skipped):,} skipped (report.json)")
+    others = sum(report.not_images.values())
+    left_out = f"{len(report.skipped):,} skipped" + (f", {others:,} other files left out" if others else "")
+    print(f"{arguments.out}: {images:,} images in {shards:,} shards, {left_out} (report.json)")
     return 0

@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -15,8 +16,8 @@ from typing import Any, Literal
 
 from PIL import Image
 
-from arcvq.data.files import UnreadableImage, image_header, open_image, resize_and_crop
-from arcvq.data.folder import FoundFile, class_names, image_paths, split_folders
+from arcvq.data.files import UnreadableImage, error_reason, image_header, open_image, resize_and_crop
+from arcvq.data.folder import FoundFile, class_names, find_files, split_folders
 from arcvq.data.reading import THREADS, read_in_threads
 from arcvq.data.shard_index import IMAGES, INDEX, build_index, describe_shards
 from arcvq.data.tar import END, pack
@@ -64,11 +65,15 @@ class ShardOptions:
 
 @dataclass
 class ShardReport:
-    """What `write_shards` wrote and what it skipped: images and shards by split folder, and path → reason."""
+    """What `write_shards` wrote and what it skipped: images and shards by split folder, and path → reason.
+
+    `not_images` are the numbers of other files, by their ending.
+    """
 
     images: dict[str, int] = field(default_factory=dict)
     shards: dict[str, int] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
+    not_images: dict[str, int] = field(default_factory=dict)
 
 
 def write_shards(
@@ -82,9 +87,16 @@ def write_shards(
     options = options or ShardOptions()
     if not folder.is_dir():
         raise ArcvqError(f"no such folder: {folder}; give the path of a folder of images")
-    found = {"images": image_paths(folder)} if split_folders(folder) is None else _split_paths(folder)
+    folders = split_folders(folder)
+    places = {"images": folder} if folders is None else {path.name: path for path in folders.values()}
+    found: dict[str, list[FoundFile]] = {}
+    others = Counter[str]()
+    for split, path in places.items():
+        found[split], not_images = find_files(path)
+        others.update(not_images)
     every_path = [entry for entries in found.values() for entry in entries]
-    classes, done, hashes, report = class_names(every_path), 0, dict[bytes, str](), ShardReport()
+    report = ShardReport(not_images=dict(sorted(others.items())))
+    classes, done, hashes = class_names(every_path), 0, dict[bytes, str]()
     numbers = {name: index for index, name in enumerate(classes or [])}
     with partial_folder(out, "sharding") as partial_out:
         for split, entries in found.items():
@@ -124,7 +136,7 @@ def prepare(path: Path, options: ShardOptions) -> Prepared:
     try:
         original = path.read_bytes()
     except OSError as error:
-        raise UnreadableImage(path, error.strerror or str(error)) from None
+        raise UnreadableImage(path, error_reason(error)) from None
     image = open_image(path, 1 if image_header(path, original).grey else 3, original)
     pixels = hashlib.sha256(f"{image.mode} {image.size}".encode() + image.tobytes()).digest()
     if options.format == "keep":
@@ -190,13 +202,6 @@ class ShardWriter:
         except OSError as failure:
             if kind is None:
                 raise write_error(self.folder, failure) from None
-
-
-def _split_paths(folder: Path) -> dict[str, list[FoundFile]]:
-    """The image files of `folder/train` and `folder/test` (or `folder/val`), by the name of their folder."""
-    folders = split_folders(folder)
-    assert folders is not None
-    return {path.name: image_paths(path) for path in folders.values()}
 
 
 def _prepare_all(
