@@ -101,6 +101,23 @@ def test_links_are_followed_except_loops(tmp_path: Path) -> None:
     ]
 
 
+def test_link_to_no_file_is_an_unreadable_image(tmp_path: Path) -> None:
+    for index in range(3):
+        write_flat_image(tmp_path / "photos" / f"{index}.png", index)
+    (tmp_path / "photos" / "1.png").unlink()
+    (tmp_path / "photos" / "1.png").symlink_to(tmp_path / "absent.png")
+    with pytest.raises(ArcvqError, match=r"cannot read the image .*1\.png \(a link to no file\)"):
+        load_images(f"folder:{tmp_path / 'photos'}", split="train")
+    images = load_images(f"folder:{tmp_path / 'photos'}", split="train", holdout_every=3, on_error="skip")
+    assert images.skipped == {str(tmp_path / "photos" / "1.png"): "a link to no file"}
+
+
+def test_folder_of_tar_files_is_named_as_shards(tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(bytes(1024))
+    with pytest.raises(ArcvqError, match=f"no images in {tmp_path}, but tar files: write shards:{tmp_path}"):
+        load_images(f"folder:{tmp_path}", split="train")
+
+
 def test_mixed_sizes_need_image_size(tmp_path: Path) -> None:
     write_flat_image(tmp_path / "a.png", 1)
     write_flat_image(tmp_path / "b.png", 2, size=(10, 12))
@@ -141,14 +158,13 @@ def test_one_error_names_all_unreadable_files(tmp_path: Path, image_size: int | 
     assert sum(f"{index:02d}.png" in str(caught.value) for index in range(20)) == 10
 
 
-def test_large_folder_error_names_all_files_without_header(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_folder_error_names_all_files_without_header(tmp_path: Path) -> None:
     for index in range(4):
         write_flat_image(tmp_path / f"{index}.png", index)
     (tmp_path / "1.png").write_text("no image")
     (tmp_path / "2.png").write_bytes(b"")
-    monkeypatch.setattr(folder, "MEMORY_LIMIT", 0)
     with pytest.raises(ArcvqError, match=r"cannot read 2 images: .*1\.png \(not an image\), .*2\.png"):
-        load_images(f"folder:{tmp_path}", split="train", image_size=8)
+        load_images(f"folder:{tmp_path}", split="train", image_size=8, memory=0)
 
 
 def test_folder_and_sample_fit_non_square_size(tmp_path: Path) -> None:
@@ -171,12 +187,11 @@ def test_limit_spreads_over_classes(tmp_path: Path) -> None:
     assert images.labels.tolist() == [0, 0, 1, 1]
 
 
-def test_large_folder_is_decoded_on_demand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_folder_is_decoded_on_demand(tmp_path: Path) -> None:
     for index in range(30):
         write_flat_image(tmp_path / f"{index:02d}.png", index)
     kept = load_images(f"folder:{tmp_path}", split="train")
-    monkeypatch.setattr(folder, "MEMORY_LIMIT", 100)
-    lazy = load_images(f"folder:{tmp_path}", split="train")
+    lazy = load_images(f"folder:{tmp_path}", split="train", memory=100 / 2**30)
     assert isinstance(kept, InMemoryImages)
     assert isinstance(lazy, FolderImages)
     assert lazy.gather(torch.tensor([], dtype=torch.int64)).shape == (0, 3, 8, 8)
@@ -189,11 +204,10 @@ def test_large_folder_is_decoded_on_demand(tmp_path: Path, monkeypatch: pytest.M
         assert all(torch.equal(one, other) for one, other in zip(from_disk, from_memory))
 
 
-def test_prefetching_error_reaches_caller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prefetching_error_reaches_caller(tmp_path: Path) -> None:
     for index in range(6):
         write_flat_image(tmp_path / f"{index}.png", index)
-    monkeypatch.setattr(folder, "MEMORY_LIMIT", 0)
-    images = load_images(f"folder:{tmp_path}", split="train", image_size=8)
+    images = load_images(f"folder:{tmp_path}", split="train", image_size=8, memory=0)
     (tmp_path / "3.png").write_text("damaged")
     iterator = batches(images, 2)
     assert next(iterator)[:, 0, 0, 0].tolist() == [0, 1]
@@ -201,11 +215,10 @@ def test_prefetching_error_reaches_caller(tmp_path: Path, monkeypatch: pytest.Mo
         next(iterator)
 
 
-def test_changed_image_size_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_image_size_is_an_error(tmp_path: Path) -> None:
     for index in range(3):
         write_flat_image(tmp_path / f"{index}.png", index)
-    monkeypatch.setattr(folder, "MEMORY_LIMIT", 0)
-    images = load_images(f"folder:{tmp_path}", split="train")
+    images = load_images(f"folder:{tmp_path}", split="train", memory=0)
     write_flat_image(tmp_path / "1.png", 1, size=(9, 7))
     with pytest.raises(ArcvqError, match=r"1\.png is 7x9, but the others are 8x8"):
         images.gather(torch.tensor([0, 1]))

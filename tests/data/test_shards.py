@@ -14,7 +14,7 @@ import webdataset
 from safetensors import safe_open
 from shard_cases import all_pixels, noise, png, write_numbered, write_tar
 
-from arcvq.data import ImageSource, InMemoryImages, load_images, shard_index, shards
+from arcvq.data import ImageSource, InMemoryImages, load_images, shard_index
 from arcvq.data.shard_index import INDEX, ShardIndex, open_index
 from arcvq.data.shards import ShardImages
 from arcvq.data.tar import read_members
@@ -31,11 +31,6 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "shards"
 
 
-@pytest.fixture
-def on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shards, "MEMORY_LIMIT", 0)
-
-
 def both_splits(folder: Path, **options: object) -> dict[int, torch.Tensor]:
     """The pixels of all images by number, which is found by comparing them."""
     found = {}
@@ -48,12 +43,11 @@ def both_splits(folder: Path, **options: object) -> dict[int, torch.Tensor]:
     return found
 
 
-@pytest.mark.parametrize("limit", [0, 1 << 30], ids=["on demand", "in memory"])
-def test_every_image_is_in_one_split_with_its_label(folder: Path, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shards, "MEMORY_LIMIT", limit)
-    assert sorted(both_splits(folder)) == list(range(COUNT))
-    images = load_images(f"shards:{folder}", split="train", holdout_every=3)
-    assert isinstance(images, InMemoryImages if limit else ShardImages)
+@pytest.mark.parametrize("memory", [0, 1], ids=["on demand", "in memory"])
+def test_every_image_is_in_one_split_with_its_label(folder: Path, memory: float) -> None:
+    assert sorted(both_splits(folder, memory=memory)) == list(range(COUNT))
+    images = load_images(f"shards:{folder}", split="train", holdout_every=3, memory=memory)
+    assert isinstance(images, InMemoryImages if memory else ShardImages)
     numbers = [number for number in range(COUNT) if number % 3 != 2]
     assert torch.equal(all_pixels(images), torch.stack([noise(number) for number in numbers]))
     assert images.labels is not None
@@ -61,7 +55,7 @@ def test_every_image_is_in_one_split_with_its_label(folder: Path, limit: int, mo
     assert images.name == f"shards:{folder}"
 
 
-def test_shards_of_webdataset_are_read(tmp_path: Path, on_demand: None) -> None:
+def test_shards_of_webdataset_are_read(tmp_path: Path) -> None:
     """Written by webdataset's own writer, with JPEG, JSON and names in folders and with further endings."""
     pattern = str(tmp_path / "shard-%06d.tar")
     with webdataset.ShardWriter(pattern, maxcount=5, verbose=0) as writer:
@@ -69,7 +63,7 @@ def test_shards_of_webdataset_are_read(tmp_path: Path, on_demand: None) -> None:
             sample = {"__key__": f"deep/er/{number:03d}", "png": noise(number).permute(1, 2, 0).numpy(), "cls": number}
             writer.write({**sample, "seg.png": png(noise(99)), "json": {"label": 7}, "txt": "words"})
     assert len(list(tmp_path.glob("*.tar"))) == 3
-    images = load_images(f"shards:{tmp_path}", split="train", holdout_every=12)
+    images = load_images(f"shards:{tmp_path}", split="train", holdout_every=12, memory=0)
     assert torch.equal(all_pixels(images), torch.stack([noise(number) for number in range(11)]))
     assert images.labels is not None
     assert images.labels.tolist() == list(range(11))
@@ -113,12 +107,9 @@ def test_images_are_fitted_to_image_size_as_in_a_folder(tmp_path: Path) -> None:
         load_images(f"shards:{tmp_path / 'shards'}", split="train")
 
 
-def test_batches_equal_those_of_memory_from_any_start_and_on_two_processes(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batches_equal_those_of_memory_from_any_start_and_on_two_processes(folder: Path) -> None:
     in_memory = load_images(f"shards:{folder}", split="train")
-    monkeypatch.setattr(shards, "MEMORY_LIMIT", 0)
-    lazy = load_images(f"shards:{folder}", split="train")
+    lazy = load_images(f"shards:{folder}", split="train", memory=0)
     sources = [ImageSource(images, 5) for images in (in_memory, lazy)]
     for options in ({}, {"first": 3}, {"first": 7}, {"rank": 1, "world": 2}):
         batches = [
@@ -129,8 +120,8 @@ def test_batches_equal_those_of_memory_from_any_start_and_on_two_processes(
             assert torch.equal(one["label"], other["label"])
 
 
-def test_pixel_variance_and_limit_work(folder: Path, on_demand: None) -> None:
-    images = load_images(f"shards:{folder}", split="train", limit=4, holdout_every=4)
+def test_pixel_variance_and_limit_work(folder: Path) -> None:
+    images = load_images(f"shards:{folder}", split="train", limit=4, holdout_every=4, memory=0)
     assert torch.equal(all_pixels(images), torch.stack([noise(number) for number in (0, 5, 12, 17)]))
     levels = all_pixels(images).double() / 127.5 - 1
     assert images.pixel_variance() == pytest.approx(levels.var(correction=0).item(), rel=1e-10)
@@ -202,8 +193,8 @@ def test_index_with_strange_content_is_made_again(folder: Path, about: dict[str,
     assert open_index(folder).keys == index.keys
 
 
-def test_shard_that_changes_while_in_use_is_noticed(folder: Path, on_demand: None) -> None:
-    images = load_images(f"shards:{folder}", split="train", on_error="skip")
+def test_shard_that_changes_while_in_use_is_noticed(folder: Path) -> None:
+    images = load_images(f"shards:{folder}", split="train", on_error="skip", memory=0)
     write_numbered(folder / "part-0.tar", range(50, 58))
     with pytest.raises(ArcvqError, match=r"part-0\.tar: the shard was changed while in use"):
         images.gather(torch.arange(3))
@@ -272,11 +263,10 @@ def test_samples_without_image_are_left_out_with_a_warning(tmp_path: Path) -> No
         assert open_index(tmp_path).keys == ["0", "2"]
 
 
-def test_unreadable_images_of_shards_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_images_of_shards_are_named(tmp_path: Path) -> None:
     whole = png(noise(7, 64, 64))
     files = {f"{number}.png": png(noise(number, 64, 64)) for number in range(6)}
     write_tar(tmp_path / "a.tar", {**files, "3.png": b"no image", "4.png": whole[: len(whole) // 2]})
-    for limit in (0, 1 << 30):
-        monkeypatch.setattr(shards, "MEMORY_LIMIT", limit)
+    for memory in (0, 1):
         with pytest.raises(ArcvqError, match=r"cannot read 2 images: .*a\.tar/3 .*a\.tar/4"):
-            load_images(f"shards:{tmp_path}", split="train", holdout_every=6)
+            load_images(f"shards:{tmp_path}", split="train", holdout_every=6, memory=memory)

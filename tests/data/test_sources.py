@@ -17,7 +17,6 @@ from arcvq.data import (
     InMemoryImages,
     Source,
     TensorSource,
-    folder,
     load_images,
     load_sources,
     write_png,
@@ -45,10 +44,8 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def from_files(path: Path, monkeypatch: pytest.MonkeyPatch) -> FolderImages:
-    with monkeypatch.context() as patch:  # only here: `in_memory` loads the same folder
-        patch.setattr(folder, "MEMORY_LIMIT", 0)
-        images = load_images(f"folder:{path}", split="train")
+def from_files(path: Path) -> FolderImages:
+    images = load_images(f"folder:{path}", split="train", memory=0)
     assert isinstance(images, FolderImages)
     return images
 

@@ -1,15 +1,28 @@
 """Which images are held out for testing."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from shard_cases import all_pixels, noise, write_images
 
-from arcvq.data import InMemoryImages, first_images, hold_out, load_images
+from arcvq.data import (
+    Augmentation,
+    FolderImages,
+    InMemoryImages,
+    ShardOptions,
+    first_images,
+    hold_out,
+    load_images,
+    load_sources,
+    read_image,
+    write_shards,
+)
 from arcvq.data.images import resize_images
 from arcvq.data.splits import choose_test, spread
 from arcvq.errors import ArcvqError
+from arcvq.systems import load_config
 from arcvq.systems.config import DataConfig
 
 
@@ -52,19 +65,88 @@ def test_class_names_follow_the_images(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["photos", "folder:x", "shards:x"])
-def test_images_held_out_of_a_set_sorted_by_class_are_spread_over_it(name: str) -> None:
-    pixels = torch.arange(6, dtype=torch.uint8).view(6, 1, 1, 1)
-    rest, held_out = hold_out(InMemoryImages(name, pixels, torch.arange(6)), 2)
-    assert (rest.pixels.flatten().tolist(), held_out.pixels.flatten().tolist()) == ([1, 2, 4, 5], [0, 3])
-    assert held_out.labels is not None
-    assert held_out.labels.tolist() == [0, 3]
+def test_sets_sorted_by_class_are_held_out_evenly(name: str) -> None:
+    labels = torch.arange(10) // 5
+    images = InMemoryImages(name, torch.arange(10, dtype=torch.uint8).view(10, 1, 1, 1), labels, ["a", "b"])
+    rest, held = hold_out(images, 4)
+    assert held.pixels.flatten().tolist() == [0, 2, 5, 7]
+    assert rest.pixels.flatten().tolist() == [1, 3, 4, 6, 8, 9]
+    for part in (rest, held):
+        assert part.labels is not None
+        assert part.labels.tolist() == [index // 5 for index in part.pixels.flatten().tolist()]
+    with pytest.raises(ArcvqError, match=f"data.holdout is 10, but {name} has 10 training images"):
+        hold_out(images, 10)
 
 
-def test_images_that_are_decoded_on_demand_are_not_held_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = write_images(tmp_path, 4)
-    monkeypatch.setattr("arcvq.data.folder.MEMORY_LIMIT", 1)
-    with pytest.raises(ArcvqError, match=r"data\.holdout is for sets that fit in memory"):
-        hold_out(load_images(f"folder:{folder}", split="train"), 1)
+@pytest.mark.parametrize("memory", [0, 1], ids=["on demand", "in memory"])
+@pytest.mark.parametrize("kind", ["folder", "shards"])
+def test_files_are_held_out_evenly_with_their_labels(tmp_path: Path, kind: str, memory: float) -> None:
+    folder = write_images(tmp_path / "folder", 12, classes=2)
+    write_shards(folder, tmp_path / "shards", ShardOptions(size=8, format="png"))
+    options: dict[str, Any] = {"batch_size": 4, "holdout_every": 12, "memory": memory}
+    name = f"{kind}:{tmp_path / kind}"
+    all_images = load_images(name, split="train", holdout_every=12)
+    train, held = load_sources(name, holdout=3, **options)
+    assert isinstance(train.images, InMemoryImages) == isinstance(held.images, InMemoryImages) == bool(memory)
+    assert held.name == f"the held-out images of {name}"
+    picks = [0, 3, 7]
+    others = [index for index in range(11) if index not in picks]
+    assert all_images.labels is not None
+    for images, indices in ((train.images, others), (held.images, picks)):
+        assert torch.equal(all_pixels(images), all_pixels(all_images)[indices])
+        assert images.labels is not None
+        assert torch.equal(images.labels, all_images.labels[indices])
+        assert images.class_names == ["class-0", "class-1"]
+    limited, shown = load_sources(name, holdout=3, limit=4, evaluation_images=1, **options)
+    assert torch.equal(all_pixels(limited.images), all_pixels(all_images)[[others[index] for index in (0, 2, 4, 6)]])
+    assert torch.equal(all_pixels(shown.images), all_pixels(all_images)[[0]])
+    with pytest.raises(ArcvqError, match=r"data\.holdout is 11, but .* has 11 training images"):
+        load_sources(name, holdout=11, **options)
+
+
+@pytest.mark.parametrize("memory", [0, 1], ids=["on demand", "in memory"])
+def test_no_held_out_image_stands_in_for_an_unreadable_one(tmp_path: Path, memory: float) -> None:
+    folder = write_images(tmp_path, 10)
+    (folder / "04.png").write_text("damaged")  # 05 is held out
+    options: dict[str, Any] = {"batch_size": 4, "holdout_every": 10, "memory": memory}
+    train, held = load_sources(f"folder:{folder}", holdout=5, on_error="skip", **options)
+    levels = [next(n for n in range(10) if torch.equal(noise(n), image)) for image in all_pixels(held.images)]
+    assert levels == [0, 1, 3, 5, 7]
+    levels = [next(n for n in range(10) if torch.equal(noise(n), image)) for image in all_pixels(train.images)]
+    assert levels == [2, 6, 6, 8]
+    assert train.skipped is not None
+    assert [Path(name).name for name in train.skipped] == ["04.png"]
+    assert held.skipped == {}
+    with pytest.raises(ArcvqError, match=r"cannot read the image .*04\.png"):
+        load_sources(f"folder:{folder}", holdout=5, **options)
+
+
+@pytest.mark.parametrize("memory", [0, 1], ids=["on demand", "in memory"])
+def test_held_out_files_have_the_size_of_training_batches(tmp_path: Path, memory: float) -> None:
+    folder = write_images(tmp_path, 8)
+    train, held = load_sources(
+        f"folder:{folder}", holdout=2, batch_size=4, holdout_every=8, augmentation=Augmentation(crop=4), memory=memory
+    )
+    assert train.image_size == held.image_size == (4, 4)
+    assert torch.equal(all_pixels(held.images)[0], read_image(folder / "00.png", 3, 4))
+
+
+@pytest.mark.parametrize(("memory", "kind"), [(191 / 2**30, FolderImages), (192 / 2**30, InMemoryImages)])
+def test_memory_decides_whether_files_are_kept(tmp_path: Path, memory: float, kind: type) -> None:
+    """One image of 3 × 8 × 8 bytes."""
+    folder = write_images(tmp_path, 2)
+    assert isinstance(load_images(f"folder:{folder}", split="train", memory=memory), kind)
+    train, test = load_sources(f"folder:{folder}", batch_size=1, memory=memory)
+    assert isinstance(train.images, kind)
+    assert isinstance(test.images, kind)
+    config = load_config("sample/vq-vae", ["--data.name", f"folder:{folder}", "--data.memory", str(memory)])
+    assert [source.resident for source in config.load()] == [kind is InMemoryImages] * 2
+
+
+@pytest.mark.parametrize("memory", [-1, float("nan"), float("inf")])
+def test_wrong_memory_is_refused(memory: float) -> None:
+    with pytest.raises(ArcvqError, match=r"data\.memory must be a number of GiB from 0"):
+        DataConfig(memory=memory)
 
 
 def test_the_split_all_of_a_folder_has_all_its_images(tmp_path: Path) -> None:

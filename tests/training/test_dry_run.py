@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from arcvq.cli import main
-from arcvq.data import shards, write_png
+from arcvq.data import write_png
 from arcvq.data.source import Batch
 from arcvq.systems import TokenizerConfig, dry_run
 from arcvq.training import Trainer
@@ -71,13 +71,19 @@ def test_a_dry_run_leaves_index_and_pixel_variance_for_the_training(
 ) -> None:
     """So that of several processes none has to read the whole set at its start."""
     monkeypatch.setenv("ARCVQ_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(shards, "MEMORY_LIMIT", 0)
     for index in range(20):
         write_png(tmp_path / "photos" / f"{index}.png", torch.full((1, 28, 28), 10 * index, dtype=torch.uint8))
     assert main(["shard", str(tmp_path / "photos"), "--out", str(tmp_path / "shards"), "--size", "28"]) == 0
     (tmp_path / "shards" / "index.safetensors").unlink(missing_ok=True)
     dry_run(
-        tiny_system(changes={"data.name": f"shards:{tmp_path / 'shards'}", "data.batch_size": 8, "data.limit": None})
+        tiny_system(
+            changes={
+                "data.name": f"shards:{tmp_path / 'shards'}",
+                "data.batch_size": 8,
+                "data.limit": None,
+                "data.memory": 0,
+            }
+        )
     )
     assert (tmp_path / "shards" / "index.safetensors").is_file()
     assert len(list((tmp_path / "cache" / "variance").glob("*.json"))) == 1

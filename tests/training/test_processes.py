@@ -93,8 +93,8 @@ def skipping_job(folder: Path, tiny_settings: Callable[..., list[str]]) -> dict[
         if index in (3, 4):
             path.write_bytes(path.read_bytes()[:-20])
     changes = {"data.name": f"folder:{folder / 'photos'}", "data.holdout_every": 9, "data.on_error": "skip"}
-    arguments = tiny_settings({**changes, "data.batch_size": 4, "data.limit": None})
-    return {"preset": "sample/vq-vae", "arguments": arguments, "out": str(folder / "skipping"), "memory_limit": 0}
+    arguments = tiny_settings({**changes, "data.batch_size": 4, "data.limit": None, "data.memory": 0})
+    return {"preset": "sample/vq-vae", "arguments": arguments, "out": str(folder / "skipping")}
 
 
 def run_in_two_processes(jobs: list[dict[str, Any]], folder: Path) -> None:

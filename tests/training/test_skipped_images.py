@@ -12,7 +12,7 @@ from run_records import assert_same_run
 from torch import Tensor
 
 from arcvq import ArcvqError
-from arcvq.data import ImageSource, InMemoryImages, folder, load_images, shards
+from arcvq.data import ImageSource, InMemoryImages, load_images
 from arcvq.data.shard_writer import ShardWriter
 from arcvq.errors import Stopped
 from arcvq.systems import TokenizerConfig, load_config, train
@@ -42,7 +42,7 @@ def photos(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(params=["folder", "shards"])
-def data(request: pytest.FixtureRequest, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def data(request: pytest.FixtureRequest, photos: Path, tmp_path: Path) -> str:
     """The name of a data set with the images BAD damaged."""
     for index in BAD:
         path = photos / "train" / "ab"[index // 9] / f"{index:02d}.jpg"
@@ -51,7 +51,6 @@ def data(request: pytest.FixtureRequest, photos: Path, tmp_path: Path, monkeypat
         with ShardWriter(tmp_path / "shards" / split, split, shard_size=9_000) as writer:
             for path in sorted((photos / split).rglob("*.jpg")):
                 writer.add(path.stem, {"jpg": path.read_bytes(), "cls": str("ab".index(path.parent.name)).encode()})
-    monkeypatch.setattr({"folder": folder, "shards": shards}[request.param], "MEMORY_LIMIT", 0)
     return f"{request.param}:{photos if request.param == 'folder' else tmp_path / 'shards'}"
 
 
@@ -71,12 +70,10 @@ def levels(pixels: Tensor) -> list[int]:
     return [round((int(image.float().mean()) - 5) / 10) for image in pixels]
 
 
-@pytest.mark.parametrize("limit", [0, 1 << 30], ids=["on demand", "in memory"])
-def test_next_readable_image_stands_in_with_its_label(data: str, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (folder, shards):
-        monkeypatch.setattr(module, "MEMORY_LIMIT", limit)
-    images = load_images(data, split="train", on_error="skip")
-    assert isinstance(images, InMemoryImages) == bool(limit)
+@pytest.mark.parametrize("memory", [0, 1], ids=["on demand", "in memory"])
+def test_next_readable_image_stands_in_with_its_label(data: str, memory: float) -> None:
+    images = load_images(data, split="train", on_error="skip", memory=memory)
+    assert isinstance(images, InMemoryImages) == bool(memory)
     wanted = [expected(index) for index in range(COUNT)]
     assert levels(images.gather(torch.arange(COUNT))) == wanted
     assert images.skipped is not None
@@ -86,16 +83,15 @@ def test_next_readable_image_stands_in_with_its_label(data: str, limit: int, mon
 
 
 def test_unreadable_images_stop_by_default(data: str) -> None:
-    images = load_images(data, split="train")
+    images = load_images(data, split="train", memory=0)
     with pytest.raises(ArcvqError, match=r"cannot read 2 images: .*05.*06"):
         images.gather(torch.tensor([4, 5, 6]))
 
 
-def test_set_without_any_readable_image_is_refused(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folder, "MEMORY_LIMIT", 0)
+def test_set_without_any_readable_image_is_refused(photos: Path) -> None:
     for path in (photos / "train").rglob("*.jpg"):
         path.write_bytes(damaged(path.read_bytes()))
-    images = load_images(f"folder:{photos}", split="train", on_error="skip")
+    images = load_images(f"folder:{photos}", split="train", on_error="skip", memory=0)
     with pytest.raises(ArcvqError, match="none of the 18 images can be read"):
         images.gather(torch.tensor([3]))
 
@@ -104,6 +100,7 @@ def tiny(tiny_settings: Callable[..., list[str]], data: str) -> TokenizerConfig:
     changes = {
         "data.name": data,
         "data.on_error": "skip",
+        "data.memory": 0,
         "data.batch_size": 4,
         "data.limit": None,
         "training.steps": 12,

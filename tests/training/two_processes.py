@@ -9,7 +9,6 @@ from pathlib import Path
 
 import torch
 
-from arcvq.data import folder
 from arcvq.errors import Stopped
 from arcvq.systems import load_config, train
 
@@ -19,7 +18,6 @@ def main() -> None:
     for job in json.loads(Path(sys.argv[1]).read_text()):
         if "remove" in job:
             Path(job["remove"]).unlink(missing_ok=True)
-        folder.MEMORY_LIMIT = job.get("memory_limit", folder.MEMORY_LIMIT)
         try:
             train(
                 load_config(job["preset"], job["arguments"]), job["out"], quiet=True, stop_after=job.get("stop_after")

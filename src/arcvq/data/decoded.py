@@ -18,8 +18,8 @@ from arcvq.errors import ArcvqError
 
 # What happens at an image that cannot be read: an error, or another image in its place.
 OnError = Literal["stop", "skip"]
-# A set whose decoded images take at most these bytes is kept in memory.
-MEMORY_LIMIT = 1 << 30
+# A set whose decoded images take at most so many GiB is kept in memory, unless a caller says otherwise.
+MEMORY = 1.0
 
 
 class DecodedImages:
@@ -118,6 +118,31 @@ class DecodedImages:
                 self.skipped[str(error.path)] = error.reason
         raise ArcvqError(f"{self.name}: none of the {len(self)} images can be read")
 
+    def subset(self, indices: Sequence[int]) -> Self:
+        """The images at these indices as a set of their own: none outside it stands in for one that cannot be read."""
+        other = copy.copy(self)
+        other.labels = None if self.labels is None else self.labels[list(indices)]
+        other.skipped = None if self.skipped is None else {}
+        return other
+
+    def resized(self, size: Size) -> Self:
+        """The same images, decoded to this size."""
+        other = copy.copy(self)
+        other.image_size, (other.height, other.width) = size, height_and_width(size)
+        return other
+
+    def without_unreadable(self) -> tuple[Self, dict[str, str]]:
+        """The images that can be read, and path → reason of the others. All are decoded to find out."""
+        kept, unreadable = [], {}
+        for index, decoded in enumerate(read_in_threads(range(len(self)), self.decode)):
+            if isinstance(decoded, UnreadableImage):
+                unreadable[str(decoded.path)] = decoded.reason
+            else:
+                kept.append(index)
+        if not kept:
+            raise ArcvqError(f"{self.name}: none of the {len(self)} images can be read")
+        return self.subset(kept), unreadable
+
     def to(self, device: torch.device | str) -> Self:
         """The same set, with batches on `device`."""
         other = copy.copy(self)
@@ -129,21 +154,26 @@ class DecodedImages:
         return cached_variance(self)
 
 
-def load_into_memory(images: DecodedImages, unreadable: list[UnreadableImage], limit: int) -> Images:
-    """The set in memory if its pixels take at most `limit` bytes, else as it is. `unreadable` are errors that are known already.
+def load_into_memory(images: DecodedImages, memory: float, unreadable: Sequence[UnreadableImage] = ()) -> Images:
+    """The set in memory if its pixels take at most `memory` GiB, else as it is. `unreadable` are errors that are known already.
 
     One error names all images that cannot be read, unless they are skipped.
     """
-    if len(images) * images.channels * images.height * images.width > limit:
+    if len(images) * images.channels * images.height * images.width > memory * 2**30:
         if images.on_error == "stop":
             raise_if_unreadable(unreadable)
         return images
     pixels = torch.empty(len(images), images.channels, images.height, images.width, dtype=torch.uint8)
     used, undecoded = images.decode_into(pixels, range(len(images)))
     if images.on_error == "stop":
-        raise_if_unreadable({error.path: error for error in unreadable + undecoded}.values())
+        raise_if_unreadable({error.path: error for error in [*unreadable, *undecoded]}.values())
     labels = None if images.labels is None else images.labels[used]
     return InMemoryImages(images.name, pixels, labels, images.class_names, images.skipped)
+
+
+def keep_in_memory(images: Images, memory: float) -> Images:
+    """The set in memory, as `load_into_memory` says; a set in memory stays as it is."""
+    return load_into_memory(images, memory) if isinstance(images, DecodedImages) else images
 
 
 def common_shape(

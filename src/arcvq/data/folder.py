@@ -7,12 +7,12 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from arcvq.data.decoded import MEMORY_LIMIT, DecodedImages, OnError, common_shape, load_into_memory
+from arcvq.data.decoded import MEMORY, DecodedImages, OnError, common_shape, load_into_memory
 from arcvq.data.files import UnreadableImage, image_header, read_image
 from arcvq.data.images import Images, Size, check_limit
 from arcvq.data.reading import raise_if_unreadable, read_in_threads
@@ -40,6 +40,12 @@ class FolderImages(DecodedImages):
     def read(self, index: int) -> Tensor:
         """Decode a file to uint8 (C, H, W)."""
         return read_image(self.paths[index], self.channels, self.image_size)
+
+    def subset(self, indices: Sequence[int]) -> Self:
+        """The images at these indices."""
+        other = super().subset(indices)
+        other.paths = [self.paths[index] for index in indices]
+        return other
 
     def fingerprint(self) -> str | None:
         """A hash of the files' paths, sizes and times; None if one is missing."""
@@ -69,8 +75,9 @@ def load_folder(
     name: str | None = None,
     holdout_every: int | None = None,
     on_error: OnError = "stop",
+    memory: float = MEMORY,
 ) -> Images:
-    """Load one split of the images below `folder`: into memory if they fit in MEMORY_LIMIT, else decoded on demand.
+    """Load one split of the images below `folder`: into memory if they fit in `memory` GiB, else decoded on demand.
 
     The splits are `folder/train` and `folder/test` (or `folder/val`) if both exist; otherwise see `choose_test`. The split `all` is
     both together. Labels number the sorted names of the first level of folders.
@@ -89,6 +96,7 @@ def load_folder(
         image_size=image_size,
         limit=limit,
         on_error=on_error,
+        memory=memory,
     )
 
 
@@ -102,6 +110,7 @@ def load_files(
     image_size: Size | None,
     limit: int | None,
     on_error: OnError,
+    memory: float,
 ) -> Images:
     """One split of a set of image files, as `load_folder` loads it. The headers of both splits are read, to find a common format.
 
@@ -129,7 +138,7 @@ def load_files(
         class_names=classes,
         on_error=on_error,
     )
-    return load_into_memory(images, unreadable, MEMORY_LIMIT)
+    return load_into_memory(images, memory, unreadable)
 
 
 def split_folders(folder: Path) -> dict[str, Path] | None:
@@ -162,27 +171,38 @@ def refuse_holdout_every(folder: Path, holdout_every: int | None) -> None:
 
 
 def image_paths(folder: Path) -> list[FoundFile]:
-    """All image files below `folder`, sorted by relative path; a warning counts the other files.
+    """All image files below `folder`, sorted by relative path; a warning counts the other files."""
+    found, others = find_files(folder)
+    if others:
+        kinds = ", ".join(f"{kind} ({count})" for kind, count in Counter(others).most_common(10))
+        warnings.warn(f"{folder}: {sum(others.values())} files are not images and were left out: {kinds}", stacklevel=2)
+    return found
+
+
+def find_files(folder: Path) -> tuple[list[FoundFile], dict[str, int]]:
+    """All image files below `folder`, sorted by relative path, and the number of other files by their ending.
 
     Hidden files are ignored: other programs leave them. Paths are compared with forward slashes, so the order is the same on
     every system.
     """
     files = [path for path in files_below(folder) if not path.name.startswith(".")]
     found = [(path.relative_to(folder), path) for path in files if path.suffix.lower() in EXTENSIONS]
+    others = Counter(path.suffix.lower() or "no ending" for path in files if path.suffix.lower() not in EXTENSIONS)
+    if not found and ".tar" in others:
+        raise ArcvqError(f"no images in {folder}, but tar files: write shards:{folder} for shards of images")
     if not found:
         raise ArcvqError(f"no images in {folder}; expected files ending in {', '.join(sorted(EXTENSIONS))}")
-    others = Counter(path.suffix.lower() or "no ending" for path in files if path.suffix.lower() not in EXTENSIONS)
-    if others:
-        kinds = ", ".join(f"{kind} ({count})" for kind, count in others.most_common(10))
-        warnings.warn(f"{folder}: {others.total()} files are not images and were left out: {kinds}", stacklevel=2)
-    return sorted(found, key=lambda entry: entry[0].as_posix())
+    return sorted(found, key=lambda entry: entry[0].as_posix()), dict(sorted(others.items()))
 
 
 def files_below(folder: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
-    """Yield all files below `folder`; follows links to folders, except to one above the link (`above`)."""
+    """Yield all files below `folder`, and links to no file, which cannot be read.
+
+    Links to folders are followed, except to one above the link (`above`).
+    """
     above += (folder.resolve(),)
     for path in folder.iterdir():
-        if path.is_file():
+        if path.is_file() or (path.is_symlink() and not path.exists()):
             yield path
         elif path.is_dir() and path.resolve() not in above:
             yield from files_below(path, above)

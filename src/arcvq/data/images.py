@@ -1,8 +1,8 @@
 """Sets of equally sized 8-bit images: the interface of all sets, and the set in memory."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -55,11 +55,17 @@ class Images(Protocol):
     def gather(self, indices: Tensor) -> Tensor:
         """The images at int64 indices (B,), as uint8 (B, C, H, W) on the set's device."""
 
+    def subset(self, indices: Sequence[int]) -> Self:
+        """The images at these indices as a set of their own."""
+
     def to(self, device: torch.device | str) -> "Images":
         """The same set, with batches on `device`."""
 
     def pixel_variance(self) -> float:
         """Population variance of all pixels in the [-1, 1] scale."""
+
+
+AnyImages = TypeVar("AnyImages", bound=Images)
 
 
 @dataclass(frozen=True)
@@ -102,6 +108,11 @@ class InMemoryImages:
     def gather(self, indices: Tensor) -> Tensor:
         """The images at int64 indices (B,), as uint8 (B, C, H, W)."""
         return self.pixels[indices.to(self.pixels.device)]
+
+    def subset(self, indices: Sequence[int]) -> Self:
+        """A copy of the images at these indices."""
+        picks = list(indices)
+        return replace(self, pixels=self.pixels[picks], labels=None if self.labels is None else self.labels[picks])
 
     def to(self, device: torch.device | str) -> "InMemoryImages":
         """A copy of the set on `device`."""
@@ -150,33 +161,26 @@ def check_limit(limit: int | None) -> None:
         raise ArcvqError(f"limit is {limit}; it must be at least 1, or left out for the whole set")
 
 
-def first_images(images: InMemoryImages, limit: int | None) -> InMemoryImages:
-    """The first `limit` images of the set, or all."""
+def sorted_by_class(images: Images) -> bool:
+    """Whether neighbours in a set may be of one class: of files, they lie in the order of their names."""
+    return images.name.startswith(("folder:", "shards:", "photos"))
+
+
+def first_images(images: AnyImages, limit: int | None) -> AnyImages:
+    """The first `limit` images of the set, or all; of files, images spread evenly over them."""
     check_limit(limit)
     if limit is None or limit >= len(images):
         return images
-    labels = None if images.labels is None else images.labels[:limit].clone()
-    return replace(images, pixels=images.pixels[:limit].clone(), labels=labels)
+    return images.subset(spread(len(images), limit) if sorted_by_class(images) else range(limit))
 
 
-def hold_out(images: Images, count: int) -> tuple[InMemoryImages, InMemoryImages]:
-    """Split off `count` images: (the others, those). The last ones; of a set of files, which is sorted by class, every n-th."""
-    if not isinstance(images, InMemoryImages):
+def hold_out(images: AnyImages, count: int) -> tuple[AnyImages, AnyImages]:
+    """Split off `count` images: (the others, these). They are the last ones; of files, images spread evenly over them."""
+    length = len(images)
+    if not 1 <= count < length:
         raise ArcvqError(
-            f"{images.name}: data.holdout is for sets that fit in memory; put the images to hold out into a folder test"
+            f"data.holdout is {count}, but {images.name} has {length} training images; it must be from 1 to {length - 1}"
         )
-    if not 1 <= count < len(images):
-        raise ArcvqError(
-            f"data.holdout is {count}, but {images.name} has {len(images)} training images; it must be from 1 to {len(images) - 1}"
-        )
-    rest: Tensor | slice = slice(len(images) - count)
-    held_out: Tensor | slice = slice(len(images) - count, None)
-    if images.name.startswith(("folder:", "shards:", "photos")):
-        chosen = torch.zeros(len(images), dtype=torch.bool)
-        chosen[spread(len(images), count)] = True
-        rest, held_out = ~chosen, chosen
-    labels = images.labels
-    return (
-        replace(images, pixels=images.pixels[rest], labels=None if labels is None else labels[rest]),
-        replace(images, pixels=images.pixels[held_out], labels=None if labels is None else labels[held_out]),
-    )
+    held = spread(length, count) if sorted_by_class(images) else range(length - count, length)
+    chosen = set(held)
+    return images.subset([index for index in range(length) if index not in chosen]), images.subset(held)

@@ -3,12 +3,12 @@
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from arcvq.data import photos
 from arcvq.data.cifar import load_cifar
 from arcvq.data.class_names import CLASS_NAMES
-from arcvq.data.decoded import OnError
+from arcvq.data.decoded import MEMORY, OnError
 from arcvq.data.download import download as fetch_published
 from arcvq.data.download import not_found_error
 from arcvq.data.embedded import load_sample
@@ -44,6 +44,7 @@ def load_images(
     download: bool = True,
     holdout_every: int | None = None,
     on_error: OnError = "stop",
+    memory: float = MEMORY,
 ) -> Images:
     """Load one split of a data set.
 
@@ -51,7 +52,7 @@ def load_images(
     (height, width), images are resized until they cover that size and cropped to the centre. A published set that is not below
     `root` is downloaded, unless `download` is off. Of a folder or shards without a test split, every `holdout_every`-th image is held
     out, or about one in 20; the split `all` of a folder is all its images. With `on_error="skip"`, others stand in for images that
-    cannot be read.
+    cannot be read. A set of files whose pixels take at most `memory` GiB is kept in memory.
     """
     if split not in ("train", "test", "all"):
         raise ArcvqError(f"unknown split {split!r}; use 'train' or 'test', or 'all' of folder:PATH")
@@ -69,11 +70,20 @@ def load_images(
             name=name,
             holdout_every=holdout_every,
             on_error=on_error,
+            memory=memory,
         )
     if holdout_every is not None:
         raise ArcvqError(f"data.holdout_every is for folder: and shards:, and {name} has test images: leave it out")
     if name == "photos":
-        return find_photos(root or data_root(), split, image_size, limit, download, on_error)
+        return find_photos(
+            root or data_root(),
+            download,
+            split=split,
+            image_size=image_size,
+            limit=limit,
+            on_error=on_error,
+            memory=memory,
+        )
     if name == "sample":
         images = load_sample(split)
     elif name in PUBLISHED:
@@ -106,11 +116,9 @@ def load_from_disk(name: str, split: Split, root: Path) -> InMemoryImages | None
     return None if files is None else read_idx_images(name, *files)
 
 
-def find_photos(
-    root: Path, split: Split, image_size: Size | None, limit: int | None, download: bool, on_error: OnError
-) -> Images:
-    """Load the photos from `root`, and download what is absent."""
-    images = load_photos(root, split=split, image_size=image_size, limit=limit, on_error=on_error)
+def find_photos(root: Path, download: bool, *, split: Split, **options: Any) -> Images:
+    """Load the photos from `root`, and download what is absent. `options` as in load_photos."""
+    images = load_photos(root, split=split, **options)
     if images is not None:
         return images
     if not download:
@@ -118,7 +126,7 @@ def find_photos(
     for folder in photos.FOLDERS:
         if not (root / folder).is_dir():
             fetch_published(root, folder, split)
-    images = load_photos(root, split=split, image_size=image_size, limit=limit, on_error=on_error)
+    images = load_photos(root, split=split, **options)
     if images is None:
         raise not_found_error(root, "photos", split, "the downloaded files are not the expected ones")
     return images

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from arcvq.data.decoded import OnError
+from arcvq.data.decoded import MEMORY, OnError
 from arcvq.data.folder import FoundFile, load_files
 from arcvq.data.images import Images, Size
 from arcvq.data.splits import choose_test
@@ -20,7 +20,13 @@ HOLDOUT_EVERY = 10
 
 
 def load_photos(
-    root: Path, *, split: str, image_size: Size | None = None, limit: int | None = None, on_error: OnError = "stop"
+    root: Path,
+    *,
+    split: str,
+    image_size: Size | None = None,
+    limit: int | None = None,
+    on_error: OnError = "stop",
+    memory: float = MEMORY,
 ) -> Images | None:
     """One split of both sets below `root`; None if either is absent. Classes 0 to 101 are flowers, the others pets."""
     flowers, pets = (sorted((root / folder).glob("*.jpg")) for folder in (f"{FLOWERS}/jpg", f"{PETS}/images"))
@@ -42,6 +48,7 @@ def load_photos(
         image_size=image_size,
         limit=limit,
         on_error=on_error,
+        memory=memory,
     )
 
 

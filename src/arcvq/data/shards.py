@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from arcvq.data.decoded import MEMORY_LIMIT, DecodedImages, OnError, common_shape, load_into_memory
+from arcvq.data.decoded import MEMORY, DecodedImages, OnError, common_shape, load_into_memory
 from arcvq.data.files import read_image
 from arcvq.data.folder import refuse_holdout_every, split_folders
 from arcvq.data.images import Images, Size, check_limit
@@ -38,6 +39,12 @@ class ShardImages(DecodedImages):
         """Read an image from its shard and decode it to uint8 (C, H, W)."""
         return read_image(self.path(index), self.channels, self.image_size, self.index.read(int(self.picks[index])))
 
+    def subset(self, indices: Sequence[int]) -> Self:
+        """The images at these indices."""
+        other = super().subset(indices)
+        other.picks = self.picks[list(indices)]
+        return other
+
     def fingerprint(self) -> str | None:
         """A hash of the shards and of the picked samples."""
         return hashlib.sha256(self.index.fingerprint().encode() + self.picks.tobytes()).hexdigest()
@@ -52,8 +59,9 @@ def load_shards(
     name: str | None = None,
     holdout_every: int | None = None,
     on_error: OnError = "stop",
+    memory: float = MEMORY,
 ) -> Images:
-    """Load one split of the shards in `folder`: into memory if they fit in MEMORY_LIMIT, else decoded on demand.
+    """Load one split of the shards in `folder`: into memory if they fit in `memory` GiB, else decoded on demand.
 
     The splits are `folder/train` and `folder/test` (or `folder/val`) if both exist; otherwise see `choose_test`, with the keys as
     names. `limit` picks images evenly, because shards may be sorted by class.
@@ -83,7 +91,7 @@ def load_shards(
         class_names=index.class_names if labelled else None,
         on_error=on_error,
     )
-    return load_into_memory(images, unreadable, MEMORY_LIMIT)
+    return load_into_memory(images, memory, unreadable)
 
 
 def split_samples(folder: Path, holdout_every: int | None) -> tuple[dict[str, ShardIndex], dict[str, np.ndarray]]:

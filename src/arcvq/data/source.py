@@ -12,7 +12,7 @@ from torch import Tensor
 
 from arcvq.data.augment import Augmentation, augment, draw_augmentation
 from arcvq.data.batches import batch_count, batch_indices
-from arcvq.data.decoded import DecodedImages, OnError
+from arcvq.data.decoded import MEMORY, DecodedImages, OnError, keep_in_memory
 from arcvq.data.images import Images, InMemoryImages, first_images, hold_out, resize_images
 from arcvq.data.load import load_images
 from arcvq.data.reading import prefetch
@@ -204,15 +204,17 @@ def load_sources(
     augmentation: Augmentation | None = None,
     holdout_every: int | None = None,
     on_error: OnError = "stop",
+    memory: float = MEMORY,
 ) -> tuple[ImageSource, ImageSource]:
-    """The training source and the evaluation source of a data set: the test set, or the last `holdout` training images."""
-    files: dict[str, Any] = {"holdout_every": holdout_every, "on_error": on_error}
+    """The training source and the evaluation source of a data set: the test set, or `holdout` training images."""
+    files: dict[str, Any] = {"holdout_every": holdout_every, "on_error": on_error, "memory": memory}
     if holdout:
-        images = load_images(name, split="train", root=root, image_size=image_size, **files)
+        # Files are divided before they are decoded, so that no held-out image stands in for one that cannot be read.
+        images = load_images(name, split="train", root=root, image_size=image_size, **{**files, "memory": 0})
         rest, held_out = hold_out(images, holdout)
         train, test = first_images(rest, limit), first_images(held_out, evaluation_images)
-        source = ImageSource(train, batch_size, augmentation)
-        test = resize_images(test, source.image_size)
+        source = ImageSource(keep_in_memory(train, memory), batch_size, augmentation)
+        test = keep_in_memory(_at_size(test, source.image_size), memory)
         return source, ImageSource(test, batch_size, name=f"the held-out images of {name}")
     images = load_images(name, split="train", root=root, image_size=image_size, limit=limit, **files)
     source = ImageSource(images, batch_size, augmentation)
@@ -221,3 +223,13 @@ def load_sources(
     size = size or (height if height == width else None)
     test_images = load_images(name, split="test", root=root, image_size=size, limit=evaluation_images, **files)
     return source, ImageSource(test_images, batch_size, name=f"the test images of {name}")
+
+
+def _at_size(images: Images, size: tuple[int, int]) -> Images:
+    """The images at another size, in memory or as they will be decoded."""
+    if (images.height, images.width) == size:
+        return images
+    if isinstance(images, DecodedImages):
+        return images.resized(size)
+    assert isinstance(images, InMemoryImages)
+    return resize_images(images, size)

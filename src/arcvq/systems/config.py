@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,7 @@ import torch
 
 from arcvq.config import Choice
 from arcvq.data import Augmentation, ImageSource, load_sources
-from arcvq.data.decoded import OnError
+from arcvq.data.decoded import MEMORY, OnError
 from arcvq.data.load import FILE_SETS
 from arcvq.data.source import Source
 from arcvq.errors import ArcvqError
@@ -38,11 +39,13 @@ class DataConfig:
     image_size     the shorter side is resized to it and the centre cut out
     root           where data sets lie or are downloaded to; default: $ARCVQ_DATA, else a cache folder
     limit          train on the first so many images only
-    holdout        keep so many training images (the last ones; of files, every n-th) out of training and evaluate on them, not on
-                   the test set
+    holdout        keep so many training images (the last ones; of files, images spread evenly over them) out of training and
+                   evaluate on them, not on the test set
     holdout_every  folders and shards without a test split: every so many-th image is a test image; default: about every 20th, by
                    a hash of its name
     on_error       what happens at an image that cannot be read. stop: an error; skip: the next one stands in for it
+    memory         a set of files whose pixels take at most so many GiB is kept in memory, and on a GPU in its memory; others are
+                   decoded for each batch
     flip           mirror training images left and right, every other time
     crop           train on squares of this side, cut out at random places
     """
@@ -55,6 +58,7 @@ class DataConfig:
     holdout: int | None = None
     holdout_every: int | None = None
     on_error: OnError = "stop"
+    memory: float = MEMORY
     flip: bool = False
     crop: int | None = None
 
@@ -70,6 +74,8 @@ class DataConfig:
                 raise ArcvqError(f"data.{name} must be at least 1, got {getattr(self, name)}")
         if self.holdout_every is not None and self.holdout_every < 2:
             raise ArcvqError(f"data.holdout_every must be at least 2, got {self.holdout_every}")
+        if not 0 <= self.memory < math.inf:
+            raise ArcvqError(f"data.memory must be a number of GiB from 0, got {self.memory}")
 
     def load(self, evaluation_images: int, image_size: int | None = None) -> tuple[ImageSource, ImageSource]:
         """The image sources of training and evaluation. `image_size` is used where the setting is left out."""
@@ -84,6 +90,7 @@ class DataConfig:
             augmentation=self.augmentation(),
             holdout_every=self.holdout_every,
             on_error=self.on_error,
+            memory=self.memory,
         )
 
     def augmentation(self) -> Augmentation | None:
