@@ -159,6 +159,30 @@ def test_evaluate_measures_generated_images(arcvq: Arcvq, prior_run: Path, tmp_p
     assert protocol["hash"] in printed.output
 
 
+@pytest.mark.parametrize("command", ["tokenizer", "generator"])
+def test_evaluate_lists_the_images_that_it_leaves_out(
+    arcvq: Arcvq, prior_run: Path, tmp_path: Path, command: str
+) -> None:
+    for split in ("train", "test"):
+        for index in range(4):
+            pixels = torch.full((1, 28, 28), 50 * index, dtype=torch.uint8)
+            write_png(tmp_path / "photos" / split / f"{index}.png", pixels)
+    damaged = tmp_path / "photos" / "test" / "2.png"
+    damaged.write_text("no image")
+    run = ["tiny", "--metrics", "psnr"] if command == "tokenizer" else [
+        prior_run, "--samples", 4, "--split", "test", "--metrics", "duplicate_share"
+    ]  # fmt: skip
+    result = arcvq("evaluate", *run, "--data", f"folder:{tmp_path / 'photos'}")
+    assert (result.code, result.output) == (2, "")
+    assert f"cannot read the image {damaged}" in result.errors
+    result = arcvq(
+        "evaluate", *run, "--data", f"folder:{tmp_path / 'photos'}", "--on-error", "skip", "--json"
+    )  # fmt: skip
+    assert result.code == 0
+    assert json.loads(result.output)["skipped_images"] == 1
+    assert result.errors == f"1 images cannot be read and were left out:\n  {damaged}: not an image\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -47,6 +47,27 @@ def test_shard_reports_as_json_what_it_skipped(arcvq: Arcvq, images: Path, tmp_p
     }  # fmt: skip
 
 
+def test_shard_counts_other_files(arcvq: Arcvq, images: Path, tmp_path: Path) -> None:
+    (images / "notes.txt").write_text("words")
+    (images / "gone.png").symlink_to(images / "absent.png")
+    result = arcvq("shard", images, "--out", tmp_path / "out", "--size", "20", "--format", "png")
+    assert (result.code, result.errors) == (0, "")
+    assert result.output.endswith("4 images in 1 shards, 1 skipped, 1 other files left out (report.json)\n")
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert (report["skipped"], report["not_images"]) == ({"gone.png": "unreadable: a link to no file"}, {".txt": 1})
+
+
+def test_folder_of_tar_files_is_named_as_shards(arcvq: Arcvq, shards: Path, tmp_path: Path) -> None:
+    (shards / "index.safetensors").unlink()
+    (tmp_path / "split" / "train").mkdir(parents=True)
+    (tmp_path / "split" / "train" / "a.tar").write_bytes((shards / "images-000000.tar").read_bytes())
+    for folder in (shards, tmp_path / "split"):
+        for out in ("tokens", "tokens.npz"):
+            line = refused(arcvq, "encode", "tiny", folder, "--out", tmp_path / out)
+            assert f"tar files: write shards:{folder}" in line
+    assert arcvq("encode", "tiny", f"shards:{shards}", "--out", tmp_path / "tokens").code == 0
+
+
 def test_wrong_shard_arguments_are_refused(arcvq: Arcvq, images: Path, tmp_path: Path) -> None:
     out = ("--out", tmp_path / "out")
     assert "no such folder" in refused(arcvq, "shard", tmp_path / "absent", *out)

@@ -4,8 +4,10 @@ import gzip
 import json
 import os
 import tarfile
+import warnings
 from itertools import islice
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import safetensors.numpy
@@ -15,9 +17,9 @@ from safetensors import safe_open
 from shard_cases import all_pixels, noise, png, write_numbered, write_tar
 
 from arcvq.data import ImageSource, InMemoryImages, load_images, shard_index
-from arcvq.data.shard_index import INDEX, ShardIndex, open_index
+from arcvq.data.shard_index import IMAGES, INDEX, ShardIndex, choose_file, open_index
 from arcvq.data.shards import ShardImages
-from arcvq.data.tar import read_members
+from arcvq.data.tar import Member, read_members
 from arcvq.errors import ArcvqError
 
 COUNT = 24
@@ -79,8 +81,84 @@ def test_labels_come_from_json_without_cls(tmp_path: Path) -> None:
     images = load_images(f"shards:{tmp_path}", split="train")
     assert images.labels is not None
     assert images.labels.tolist() == [5, 5]
-    write_tar(tmp_path / "a.tar", {**files, "9.png": png(noise(9))})  # one without a label
-    assert load_images(f"shards:{tmp_path}", split="train").labels is None
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+@pytest.mark.parametrize(
+    ("ending", "content"),
+    [
+        ("json", b'{"label": "cat"}'),
+        ("json", b'{"label": true}'),
+        ("json", b'{"label": -1}'),
+        ("json", b"{"),
+        ("cls", b"cat"),
+        ("cls", b"9" * 30),
+        ("json", b'{"label": null}'),
+        ("json", b'{"caption": "a cat"}'),
+        ("json", b'[{"label": 5}]'),
+        ("txt", b"a cat"),
+    ],
+)
+def test_set_labelled_in_part_counts_as_unlabelled(
+    tmp_path: Path, split: Literal["train", "test"], ending: str, content: bytes
+) -> None:
+    files = {f"{n}.{end}": data for n in range(3) for end, data in (("png", png(noise(n))), ("cls", b"5"))}
+    write_tar(tmp_path / "a.tar", {**files, "9.png": png(noise(9)), f"9.{ending}": content})
+    message = "1 of 4 images have no label that is a whole number from 0"
+    for _ in range(2):  # with a new index, and with the kept one
+        with pytest.warns(UserWarning, match=message):
+            images = load_images(f"shards:{tmp_path}", split=split, holdout_every=2)
+        assert images.labels is None
+        assert torch.equal(all_pixels(images), torch.stack([noise(n) for n in ((0, 2), (1, 9))[split == "test"]]))
+
+
+def test_labels_that_are_text_count_as_none(tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", {f"{n}.{end}": data for n in range(3) for end, data in
+                                   (("png", png(noise(n))), ("json", b'{"label": "cat"}'))})  # fmt: skip
+    with pytest.warns(UserWarning, match="3 of 3 images have no label that is a whole number"):
+        assert load_images(f"shards:{tmp_path}", split="train").labels is None
+
+
+@pytest.mark.parametrize("content", [b'[{"label": 5}]', b'{"caption": "a cat"}', b'{"label": null}'])
+def test_json_without_label_is_no_reason_to_warn(tmp_path: Path, content: bytes) -> None:
+    write_tar(
+        tmp_path / "a.tar",
+        {f"{n}.{end}": data for n in range(3) for end, data in (("png", png(noise(n))), ("json", content))},
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert load_images(f"shards:{tmp_path}", split="train").labels is None
+
+
+def test_images_with_extensions_of_several_parts_are_read(tmp_path: Path) -> None:
+    """As the package webdataset reads them: the last part of the extension is the type."""
+    files = {}
+    for number in range(4):
+        key = f"deep/{number}"
+        files |= {f"{key}.depth.png": png(noise(99)), f"{key}.image.PNG": png(noise(number)), f"{key}.image.txt": b""}
+    write_tar(tmp_path / "a.tar", files)
+    images = load_images(f"shards:{tmp_path}", split="train", holdout_every=4, memory=0)
+    assert torch.equal(all_pixels(images), torch.stack([noise(number) for number in range(3)]))
+    assert isinstance(images, ShardImages)
+    own = list(webdataset.WebDataset(str(tmp_path / "a.tar"), shardshuffle=False).decode("torchrgb8"))
+    assert images.index.keys == [sample["__key__"] for sample in own]
+    # webdataset makes all extensions lower-case.
+    assert torch.equal(all_pixels(images), torch.stack([sample["image.png"] for sample in own[:3]]))
+
+
+@pytest.mark.parametrize(
+    ("names", "chosen"),
+    [
+        (["seg.png", "png"], "png"),
+        (["mask.png", "image.jpg", "zoom.png"], "image.jpg"),
+        (["left.png", "right.png"], "left.png"),
+        (["jpg", "png"], "jpg"),
+        (["image.json", "txt"], None),
+    ],
+)
+def test_one_image_of_a_sample_is_chosen_by_its_name(names: list[str], chosen: str | None) -> None:
+    found = choose_file([Member("0", name, 512, 1, 0) for name in names], IMAGES)
+    assert (found.ending if found else None) == chosen
 
 
 def test_split_folders_are_the_splits(tmp_path: Path) -> None:
@@ -231,8 +309,6 @@ def test_wrong_shard_folders_are_refused_in_one_line(tmp_path: Path, folder: Pat
     assert f"no shards in {tmp_path}; expected files ending in .tar" in refusal(tmp_path)
     write_tar(tmp_path / "words" / "a.tar", {"0.txt": b"words"})
     assert "no samples in the shards" in refusal(tmp_path / "words")
-    write_tar(tmp_path / "labels" / "a.tar", {"0.png": png(noise(0)), "0.cls": b"cat"})
-    assert "a.tar: 0.cls holds no label: expected a whole number from 0" in refusal(tmp_path / "labels")
     (tmp_path / "tokens").mkdir()
     (tmp_path / "tokens" / "header.json").write_text("{}")
     assert "holds shards of tokens, not of images" in refusal(tmp_path / "tokens")

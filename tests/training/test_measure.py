@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
 
 from arcvq import ArcvqError
@@ -109,6 +110,55 @@ def test_other_data_set_is_named_in_the_document(run: Path, tmp_path: Path) -> N
     assert measured.document["data"] == name
     assert (measured.images.height, measured.images.width) == (28, 28)
     assert not (run / "evaluation-exact.json").exists()
+
+
+@pytest.fixture
+def damaged(tmp_path: Path) -> str:
+    """Six grey images of which one has no header and one only half of its pixels."""
+    folder = tmp_path / "damaged" / "test"
+    for path in (folder, folder.parent / "train"):
+        path.mkdir(parents=True)
+        for i in range(6):
+            Image.new("L", (28, 28), 40 * i).save(path / f"{i}.png")
+    (folder / "1.png").write_text("no image")
+    noise = torch.randint(0, 256, (28, 28), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    Image.fromarray(noise.numpy()).save(folder / "2.png")
+    (folder / "2.png").write_bytes((folder / "2.png").read_bytes()[:300])
+    return f"folder:{folder.parent}"
+
+
+def test_unreadable_images_are_left_out_only_if_asked_to(run: Path, damaged: str, tmp_path: Path) -> None:
+    with pytest.raises(ArcvqError, match=r"cannot read 2 images: .*1\.png .*2\.png"):
+        measure(run, metrics=CHEAP, data=damaged)
+    measured = measure(run, metrics=CHEAP, data=damaged, on_error="skip")
+    assert [Path(name).name for name in measured.skipped] == ["1.png", "2.png"]
+    assert measured.skipped[str(tmp_path / "damaged" / "test" / "1.png")] == "not an image"
+    assert measured.document["skipped_images"] == 2
+    assert measured.evaluations[0].images == 4
+    for name in ("1.png", "2.png"):
+        (tmp_path / "damaged" / "test" / name).unlink()
+    whole = measure(run, metrics=CHEAP, data=damaged)
+    assert "skipped_images" not in whole.document
+    assert whole.evaluations[0].metrics == measured.evaluations[0].metrics
+    assert whole.images.pixel_variance() == measured.images.pixel_variance()
+
+
+def test_run_that_skipped_images_keeps_skipping_on_its_own_data(run: Path, damaged: str, tmp_path: Path) -> None:
+    config = RunFolder(run).read_config()
+    for on_error in ("stop", "skip"):
+        data = {**config["data"], "name": damaged, "on_error": on_error, "limit": None}
+        RunFolder(run).write_config({**config, "data": data})
+        if on_error == "stop":
+            with pytest.raises(ArcvqError, match="cannot read 2 images"):
+                measure(run, metrics=CHEAP)
+    assert measure(run, metrics=CHEAP).document["skipped_images"] == 2
+    with pytest.raises(ArcvqError, match="cannot read 2 images"):
+        measure(run, metrics=CHEAP, on_error="stop")
+    (tmp_path / "other").mkdir()
+    for name in ("0.png", "1.png"):
+        (tmp_path / "other" / name).write_bytes((tmp_path / "damaged" / "test" / "2.png").read_bytes())
+    with pytest.raises(ArcvqError, match="cannot read"):
+        measure(run, metrics=CHEAP, data=f"folder:{tmp_path / 'other'}")
 
 
 def test_images_with_other_channels_are_refused(run: Path, tmp_path: Path) -> None:

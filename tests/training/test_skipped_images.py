@@ -13,6 +13,7 @@ from torch import Tensor
 
 from arcvq import ArcvqError
 from arcvq.data import ImageSource, InMemoryImages, load_images
+from arcvq.data.decoded import readable_images
 from arcvq.data.shard_writer import ShardWriter
 from arcvq.errors import Stopped
 from arcvq.systems import TokenizerConfig, load_config, train
@@ -94,6 +95,19 @@ def test_set_without_any_readable_image_is_refused(photos: Path) -> None:
     images = load_images(f"folder:{photos}", split="train", on_error="skip", memory=0)
     with pytest.raises(ArcvqError, match="none of the 18 images can be read"):
         images.gather(torch.tensor([3]))
+
+
+@pytest.mark.parametrize("memory", [0, 1], ids=["on demand", "in memory"])
+def test_measured_images_are_left_out_instead(data: str, memory: float) -> None:
+    images, left_out = readable_images(load_images(data, split="train", on_error="skip", memory=0), memory)
+    kept = [index for index in range(COUNT) if index not in BAD]
+    assert isinstance(images, InMemoryImages) == bool(memory)
+    assert levels(images.gather(torch.arange(len(images)))) == kept
+    assert images.labels is not None
+    assert images.labels.tolist() == [index // 9 for index in kept]
+    assert [Path(name).stem for name in left_out] == [f"{index:02d}" for index in BAD]
+    with pytest.raises(ArcvqError, match="none of the 2 images can be read"):
+        readable_images(load_images(data, split="train", on_error="skip", memory=0).subset([5, 17]))
 
 
 def tiny(tiny_settings: Callable[..., list[str]], data: str) -> TokenizerConfig:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -66,3 +67,11 @@ def positive_int(text: str) -> int:
 def print_json(value: Any) -> None:
     """Print a value as indented JSON."""
     print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_skipped(skipped: dict[str, str]) -> None:
+    """List the images that were left out on stderr."""
+    if skipped:
+        print(f"{len(skipped)} images cannot be read and were left out:", file=sys.stderr)
+    for name, reason in skipped.items():
+        print(f"  {name}: {reason}", file=sys.stderr)

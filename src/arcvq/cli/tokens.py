@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from arcvq.cli.command import Commands, add_import_option, positive_int, print_json
+from arcvq.cli.command import Commands, add_import_option, positive_int, print_json, print_skipped
 from arcvq.errors import ArcvqError
 
 
@@ -38,7 +37,7 @@ def reconstruct(arguments: argparse.Namespace) -> int:
         written = reconstruct_files(tokenizer, arguments.images, arguments.out, **options)
     files = [str(path) for path in written]
     print_json({"files": files, "skipped": skipped}) if arguments.json else print("\n".join(files))
-    _print_skipped(skipped)
+    print_skipped(skipped)
     return 0
 
 
@@ -65,11 +64,13 @@ def encode(arguments: argparse.Namespace) -> int:
     from arcvq.progress import progress_bar
     from arcvq.storage import check_writable_file
     from arcvq.tokenizers.files import encode_files
-    from arcvq.tokenizers.token_shards import is_shards
+    from arcvq.tokenizers.token_shards import holds_tar_files, is_shards
 
     if any(map(is_shards, arguments.images)):
         return _encode_shards(arguments)
     if arguments.out.suffix != ".npz":
+        for folder in filter(holds_tar_files, arguments.images):
+            raise ArcvqError(f"{folder}: holds tar files: write shards:{folder} for shards of images")
         raise ArcvqError(f"{arguments.out}: a token file's name ends in .npz")
     check_writable_file(arguments.out)
     tokenizer = _load_tokenizer(arguments)
@@ -84,7 +85,7 @@ def encode(arguments: argparse.Namespace) -> int:
     else:
         amount = f"{'×'.join(map(str, grid))} tokens each" if grid else f"{tokens.tokens.numel():,} tokens in all"
         print(f"{arguments.out}: {len(tokens)} images as {amount}")
-    _print_skipped(skipped)
+    print_skipped(skipped)
     return 0
 
 
@@ -120,7 +121,7 @@ def _encode_shards(arguments: argparse.Namespace) -> int:
         kept = f", {result.kept:,} of them were there" if result.kept else ""
         grid = "×".join(map(str, result.grid))
         print(f"{arguments.out}: {result.images:,} images as {grid} tokens each in {result.shards:,} shards{kept}")
-    _print_skipped(result.skipped)
+    print_skipped(result.skipped)
     return 0
 
 
@@ -249,11 +250,3 @@ def _reading_options(
         "size": arguments.size,
         "skipped": skipped if arguments.on_error == "skip" else None,
     }
-
-
-def _print_skipped(skipped: dict[str, str]) -> None:
-    """List the images that were left out on stderr."""
-    if skipped:
-        print(f"{len(skipped)} images cannot be read and were left out:", file=sys.stderr)
-    for name, reason in skipped.items():
-        print(f"  {name}: {reason}", file=sys.stderr)

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from arcvq.cli.command import Commands, add_import_option, positive_int, print_json
+from arcvq.cli.command import Commands, add_import_option, positive_int, print_json, print_skipped
 from arcvq.cli.generate import add_sampling_options
 from arcvq.errors import ArcvqError
 
@@ -157,6 +157,11 @@ def add_evaluate(commands: Commands) -> None:
     )
     add_import_option(sub)
     sub.add_argument("--limit", type=positive_int, metavar="N", help="only the first N images")
+    sub.add_argument(
+        "--on-error",
+        choices=("fail", "skip"),
+        help="skip: leave out images that cannot be read, and list them at the end (default: fail, or as the run was trained)",
+    )
     sub.add_argument("--metrics", nargs="+", metavar="NAME", help="only these metrics; kid and pfid only when named")
     sub.add_argument(
         "--download", action="store_true", help="download the networks of LPIPS and FID if they are missing"
@@ -194,6 +199,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
             limit=arguments.limit,
             download=arguments.download,
             record=standard,
+            on_error=_on_error(arguments),
             progress=progress,
         )
     if arguments.out:
@@ -202,6 +208,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
         print_json(measured.document)
     else:
         print_measured(measured)
+    print_skipped(measured.skipped)
     return 0
 
 
@@ -233,9 +240,16 @@ def _evaluate_generator(arguments: argparse.Namespace) -> int:
             options=sampling_options(arguments),
             metrics=arguments.metrics,
             download=arguments.download,
+            on_error=_on_error(arguments),
             progress=progress,
         )
     if arguments.out:
         write_json(arguments.out, measured.document)
     print_json(measured.document) if arguments.json else print_generation(measured)
+    print_skipped(measured.skipped)
     return 0
+
+
+def _on_error(arguments: argparse.Namespace) -> Any:
+    """The setting that --on-error stands for; None without it."""
+    return {"fail": "stop", "skip": "skip", None: None}[arguments.on_error]

@@ -5,7 +5,7 @@ from arcvq.data.batches import batch_count, batch_indices, batches
 from arcvq.data.files import read_image, write_png
 from arcvq.data.folder import FolderImages
 from arcvq.data.images import Images, InMemoryImages, first_images, hold_out
-from arcvq.data.load import data_names, data_root, load_images
+from arcvq.data.load import data_names, data_root, load_images, load_readable_images
 from arcvq.data.pixels import to_uint8, to_unit
 from arcvq.data.shard_writer import ShardOptions, write_shards
 from arcvq.data.shards import ShardImages
@@ -31,6 +31,7 @@ __all__ = [
     "first_images",
     "hold_out",
     "load_images",
+    "load_readable_images",
     "load_sources",
     "read_image",
     "to_uint8",

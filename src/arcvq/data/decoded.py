@@ -176,6 +176,14 @@ def keep_in_memory(images: Images, memory: float) -> Images:
     return load_into_memory(images, memory) if isinstance(images, DecodedImages) else images
 
 
+def readable_images(images: Images, memory: float = MEMORY) -> tuple[Images, dict[str, str]]:
+    """A set without the images that cannot be read, in memory if it fits, and path → reason of these."""
+    if not isinstance(images, DecodedImages):
+        return images, {}
+    readable, unreadable = images.without_unreadable()
+    return load_into_memory(readable, memory), unreadable
+
+
 def common_shape(
     names: Sequence[str], headers: Sequence[Header | UnreadableImage], image_size: Size | None
 ) -> tuple[int, int, int]:

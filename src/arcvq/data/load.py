@@ -8,7 +8,7 @@ from typing import Any, Literal
 from arcvq.data import photos
 from arcvq.data.cifar import load_cifar
 from arcvq.data.class_names import CLASS_NAMES
-from arcvq.data.decoded import MEMORY, OnError
+from arcvq.data.decoded import MEMORY, OnError, readable_images
 from arcvq.data.download import download as fetch_published
 from arcvq.data.download import not_found_error
 from arcvq.data.embedded import load_sample
@@ -92,6 +92,16 @@ def load_images(
         raise ArcvqError(f"unknown data set {name!r}; choose one of {', '.join(data_names())}")
     images = first_images(images, limit)
     return images if image_size is None else resize_images(images, image_size)
+
+
+def load_readable_images(name: str, *, skip: bool, **options: Any) -> tuple[Images, dict[str, str]]:
+    """The images of `load_images`, and path → reason of those left out because they cannot be read: with `skip`, else they are errors.
+
+    For measurements, where no image stands in for another one.
+    """
+    if not skip:
+        return load_images(name, **options), {}
+    return readable_images(load_images(name, **options, on_error="skip", memory=0))
 
 
 def load_published(name: str, split: Split, root: Path, download: bool) -> InMemoryImages:

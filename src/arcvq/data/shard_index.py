@@ -6,7 +6,7 @@ import hashlib
 import json
 import warnings
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -31,7 +31,9 @@ IMAGES = frozenset({"jpg", "jpeg", "png", "webp", "bmp", "tif", "tiff", "gif"})
 TOKENS = frozenset({"npy"})
 # An image's header nearly always lies in its first bytes.
 HEADER_BYTES = 1 << 16
-# For each sample: its shard, the place, length and header checksum of its file there, its label (or -1), and, of images, height,
+# What stands for a label that is absent, or is no whole number from 0.
+NO_LABEL, NO_NUMBER = -1, -2
+# For each sample: its shard, the place, length and header checksum of its file there, its label, and, of images, height,
 # width (0 if unreadable) and whether it is greyscale.
 FIELDS = ("shard", "offset", "length", "header", "label", "height", "width", "grey")
 
@@ -194,7 +196,7 @@ def build_index(
         path = folder / shard["name"]
         for key, found in groupby(read_members(path), key=lambda member: member.key):
             members = list(found)
-            about = next((member for member in members if member.ending.lower() in endings), None)
+            about = choose_file(members, endings)
             if about is None:
                 left_out += 1
                 continue
@@ -230,20 +232,42 @@ def read_headers(index: ShardIndex) -> Iterator[Header | UnreadableImage]:
     return read_in_threads(range(len(index)), read)
 
 
+def choose_file(members: Sequence[Member], endings: frozenset[str]) -> Member | None:
+    """The file that a sample is about: KEY.png before KEY.image.png, and both before other KEY.NAME.png, e.g. masks."""
+
+    def rank(member: Member) -> int:
+        names = member.ending.lower().split(".")[:-1]
+        return 0 if not names else 1 if names == ["image"] else 2
+
+    found = [member for member in members if member.ending.lower().rpartition(".")[2] in endings]
+    return min(found, key=rank, default=None)
+
+
+def warn_of_labels(folder: Path, indices: Iterable[ShardIndex]) -> None:
+    """Warn if images lose their labels because others have none, or if labels are no numbers."""
+    labels = np.concatenate([index.fields["label"] for index in indices])
+    without = int((labels < 0).sum())
+    if without and (labels != NO_LABEL).any():
+        warnings.warn(
+            f"{folder}: {without} of {len(labels)} images have no label that is a whole number from 0, so that none counts as "
+            "labelled",
+            stacklevel=2,
+        )
+
+
 def read_label(shard: Path, members: Sequence[Member]) -> int:
-    """The label of a sample: the number in its .cls, or `label` in its .json; -1 without one."""
+    """The label of a sample: the number in its .cls, or `label` in its .json; else NO_LABEL or NO_NUMBER."""
     by_ending = {member.ending: member for member in members}
     for ending in ("cls", "json"):
         if (member := by_ending.get(ending)) is None:
             continue
         content = read_content(shard, member.offset, member.length, member.header)
         try:
-            value = int(content) if ending == "cls" else json.loads(content).get("label")
-            if value is None:
-                continue
-            if type(value) is int and 0 <= value < 2**62:
-                return value
-        except (ValueError, AttributeError, RecursionError):
-            pass
-        raise ArcvqError(f"{shard}: {member.key}.{ending} holds no label: expected a whole number from 0")
-    return -1
+            value = int(content) if ending == "cls" else json.loads(content)
+        except (ValueError, RecursionError):
+            return NO_NUMBER
+        if ending == "json":
+            value = value.get("label") if isinstance(value, dict) else None
+        if value is not None:
+            return value if type(value) is int and 0 <= value < 2**62 else NO_NUMBER
+    return NO_LABEL

@@ -16,7 +16,7 @@ from arcvq.data.files import read_image
 from arcvq.data.folder import refuse_holdout_every, split_folders
 from arcvq.data.images import Images, Size, check_limit
 from arcvq.data.reading import raise_if_unreadable
-from arcvq.data.shard_index import ShardIndex, open_index
+from arcvq.data.shard_index import ShardIndex, open_index, warn_of_labels
 from arcvq.data.splits import choose_test, spread
 from arcvq.errors import ArcvqError
 
@@ -79,6 +79,7 @@ def load_shards(
         raise ArcvqError(f"{folder} has no image for the {split} split; it needs at least 2 images")
     samples = samples[spread(len(samples), limit)]
     labelled = all(each.labelled for each in indices.values())
+    warn_of_labels(folder, different)
     images = ShardImages(
         name or f"shards:{folder}",
         index,

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
 from arcvq.config import to_dict
-from arcvq.data import Images, load_images
+from arcvq.data import Images, load_readable_images
+from arcvq.data.decoded import OnError
 from arcvq.errors import ArcvqError
 from arcvq.metrics import Evaluation, Perturbation, evaluate_perturbed, evaluate_under
 from arcvq.storage import read_json, write_json
@@ -25,12 +26,13 @@ from arcvq.training.environment import device_name, library_versions, today
 
 @dataclass
 class Measured:
-    """A tokenizer on the test images of a data set, under one protocol or several."""
+    """A tokenizer on the test images of a data set, under one protocol or several. `skipped`: path → reason of images left out."""
 
     tokenizer: Tokenizer
     images: Images
     evaluations: list[Evaluation]
     document: dict[str, Any]
+    skipped: dict[str, str] = field(default_factory=dict)
 
 
 def measure(
@@ -45,12 +47,14 @@ def measure(
     device: str | torch.device | None = None,
     download: bool = False,
     record: bool = False,
+    on_error: OnError | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Measured:
     """Evaluate a run (on its own data set's test images) or any saved tokenizer (on `data`).
 
-    With the split `all`, for a folder that no tokenizer was trained on, all its images are used, and the document says so. `record`
-    writes evaluation-PROTOCOL.json into the run, for its report.
+    With the split `all`, for a folder that no tokenizer was trained on, all its images are used, and the document says so. With
+    `on_error="skip"` images that cannot be read are left out; by default a run's own setting holds on its own data set. `record` writes
+    evaluation-PROTOCOL.json into the run, for its report.
     """
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     run = RunFolder(source)
@@ -65,13 +69,16 @@ def measure(
     if name is None:
         raise ArcvqError(f"{source}: is a model without a run, so it has no data set of its own: say --data NAME")
     root = root or (config.data.root if config else None)
-    images = load_images(
+    own = config is not None and name == config.data.name
+    skip = (on_error or (config.data.on_error if config and own else "stop")) == "skip"
+    images, skipped = load_readable_images(
         name,
+        skip=skip,
         split=split,
         root=Path(root) if root else None,
         image_size=tokenizer.image_size,
         limit=limit,
-        holdout_every=config.data.holdout_every if config and name == config.data.name else None,
+        holdout_every=config.data.holdout_every if config and own else None,
     )
     if images.channels != tokenizer.channels:
         raise ArcvqError(f"{name} has {images.channels} channels but the tokenizer takes {tokenizer.channels}")
@@ -117,6 +124,7 @@ def measure(
         "seed": config.training.seed if config else None,
         "protocols": {e.protocol: e.to_json() for e in evaluations},
         **({"perturbation": perturbation.to_json()} if perturbation else {}),
+        **({"skipped_images": len(skipped)} if skip else {}),
         "parameters": sum(p.numel() for p in tokenizer.parameters()),
         "config": to_dict(config) if config else tokenizer_config(tokenizer),
         "training": read_json(run.training, "a finished run") if run.training.is_file() else None,
@@ -129,7 +137,7 @@ def measure(
     if config and record:
         for evaluation in evaluations:
             write_json(run.path / f"evaluation-{evaluation.protocol}.json", evaluation.to_json())
-    return Measured(tokenizer, images, evaluations, document)
+    return Measured(tokenizer, images, evaluations, document, skipped)
 
 
 def _labelled(progress: Callable[[str, int, int], None], label: str) -> Callable[[int, int], None]:

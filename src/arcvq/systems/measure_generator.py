@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from arcvq.config import to_dict
-from arcvq.data import Images, load_images, to_uint8
+from arcvq.data import Images, load_readable_images, to_uint8
+from arcvq.data.decoded import OnError
 from arcvq.data.value_source import ValueSource
 from arcvq.errors import ArcvqError
 from arcvq.metrics import GenerationEvaluation, GenerationProtocol, measure_generation
@@ -33,11 +34,12 @@ PRIOR_IMAGES = 10_000
 
 @dataclass
 class MeasuredGenerator:
-    """Generated images beside a reference set."""
+    """Generated images beside a reference set. `skipped`: path → reason of images of the data set that were left out."""
 
     generator: Generator
     evaluation: GenerationEvaluation
     document: dict[str, Any]
+    skipped: dict[str, str] = field(default_factory=dict)
 
 
 def measure_generator(
@@ -55,11 +57,13 @@ def measure_generator(
     metrics: Sequence[str] | None = None,
     device: str | torch.device | None = None,
     download: bool = False,
+    on_error: OnError | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> MeasuredGenerator:
     """Generate so many images, equally many of each class, and compare them with a split of the data set.
 
-    `options` are those of the sampling. They, the seed and all else that changes a number are in the protocol and its hash.
+    `options` are those of the sampling. They, the seed and all else that changes a number are in the protocol and its hash. `on_error`
+    as in `measure`.
     """
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     run = RunFolder(source)
@@ -73,8 +77,12 @@ def measure_generator(
     if name is None:
         raise ArcvqError(f"{source}: is a model without a run, so it has no data set of its own: say --data NAME")
     root = root or (config.data.root if config else None)
-    reference = _images(generator, name, split, root, config.data.holdout_every if config else None)
-    test = reference if split == "test" else _images(generator, name, "test", root, None)
+    own_data = config is not None and config.data.name == name
+    skip = (on_error or (config.data.on_error if config and own_data else "stop")) == "skip"
+    holdout_every = config.data.holdout_every if config and own_data else None
+    skipped: dict[str, str] = {}
+    reference = _images(generator, name, split, root, holdout_every, skip, skipped)
+    test = reference if split == "test" else _images(generator, name, "test", root, holdout_every, skip, skipped)
     protocol = GenerationProtocol(
         images=samples,
         data=name,
@@ -100,7 +108,7 @@ def measure_generator(
         if progress is None
         else lambda done, total: progress("generated and reference images", done, total),
     )
-    own_data = config is not None and config.data.name == name  # another set's labels mean other classes
+    # Another set's labels mean other classes.
     evaluation.metrics.update(measure_prior(generator, test, own_data and generator.prior.grid.classes > 0))
     document: dict[str, Any] = {
         "name": config.title if config else str(source),
@@ -110,11 +118,12 @@ def measure_generator(
         "generation": evaluation.to_json(),
         "model": f"{generator_fingerprint(generator):016x}",
         "parameters": sum(p.numel() for p in generator.prior.parameters()),
+        **({"skipped_images": len(skipped)} if skip else {}),
         "config": to_dict(config) if config else None,
         "training": read_json(run.training, "a finished run") if run.training.is_file() else None,
         "measured": {"date": today(), "device": device_name(device), "versions": library_versions()},
     }
-    return MeasuredGenerator(generator, evaluation, document)
+    return MeasuredGenerator(generator, evaluation, document, skipped)
 
 
 def measure_prior(generator: Generator, images: Images, labelled: bool) -> dict[str, float]:
@@ -127,18 +136,28 @@ def measure_prior(generator: Generator, images: Images, labelled: bool) -> dict[
     return found
 
 
-def _images(generator: Generator, name: str, split: Split, root: str | None, holdout_every: int | None) -> Images:
-    """The images of a split at the generator's size."""
+def _images(
+    generator: Generator,
+    name: str,
+    split: Split,
+    root: str | None,
+    holdout_every: int | None,
+    skip: bool,
+    skipped: dict[str, str],
+) -> Images:
+    """The images of a split at the generator's size; those that cannot be read are added to `skipped` with `skip`."""
     if split == "holdout":
         raise ArcvqError("generated images are compared with the split train or test")
     grid, side = generator.prior.grid, generator.tokenizer.downsampling
-    images = load_images(
+    images, left_out = load_readable_images(
         name,
+        skip=skip,
         split=split,
         root=Path(root) if root else None,
         image_size=(grid.height * side, grid.width * side),
         holdout_every=holdout_every,
     )
+    skipped |= left_out
     if images.channels != generator.tokenizer.channels:
         raise ArcvqError(
             f"{name} has {images.channels} channels but the generator makes {generator.tokenizer.channels}"

@@ -22,6 +22,8 @@ from arcvq.tokenizers.tokenizer import Tokenizer
 
 FORMAT = "arcvq-tokenizer-2"
 FILES = ("config.json", "model.safetensors", "README.md")
+# What weights may be stored as to save space.
+HALF = (torch.float16, torch.bfloat16)
 # Limits for untrusted configurations: the side of an image, and the size of a buffer that is not in the file (the codes of FSQ and LFQ).
 MAX_IMAGE_SIDE = 1 << 14
 MAX_BUFFER_SIZE = 1 << 27
@@ -76,16 +78,35 @@ def from_config(data: Mapping[str, Any]) -> Tokenizer:
     return tokenizer
 
 
-def save(tokenizer: Tokenizer, directory: Path, notes: Mapping[str, Any]) -> Path:
-    """Write a tokenizer and its model card to a folder, atomically. Replaces a saved tokenizer, but no other files."""
+def save(tokenizer: Tokenizer, directory: Path, notes: Mapping[str, Any], dtype: torch.dtype | None = None) -> Path:
+    """Write a tokenizer and its model card to a folder, atomically. Replaces a saved tokenizer, but no other files.
+
+    With `dtype`, one of HALF, floating-point tensors are stored as such.
+    """
+    tensors: Mapping[str, Tensor] = tokenizer.state_dict()
+    if dtype is not None:
+        tensors, name = to_half(tensors, dtype), str(dtype).removeprefix("torch.")
+        notes = {**notes, "weights": f"stored in half precision ({name}), loaded as float32"}
     others = sorted(path.name for path in directory.iterdir() if path.name not in FILES) if directory.is_dir() else []
     if others:
         raise ArcvqError(f"{directory}: has other files ({others[0]}): save to a new folder")
     with atomic_folder(directory) as folder:
         write_json(folder / "config.json", to_config(tokenizer))
-        write_tensors(folder / "model.safetensors", tokenizer.state_dict())
+        write_tensors(folder / "model.safetensors", tensors)
         write_bytes(folder / "README.md", model_card(tokenizer, dict(notes)).encode())
     return directory
+
+
+def to_half(tensors: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+    """The tensors with floating-point ones rounded to `dtype`; an error if one has values beyond it."""
+    if dtype not in HALF:
+        raise ArcvqError(f"dtype is {dtype}; weights are stored as torch.float16 or torch.bfloat16, or as they are")
+    rounded = {name: each.to(dtype) if each.is_floating_point() else each for name, each in tensors.items()}
+    for name, tensor in tensors.items():
+        if (tensor.isfinite() & ~rounded[name].isfinite()).any():
+            largest, hint = torch.finfo(dtype).max, ": store bfloat16" if dtype == torch.float16 else ""
+            raise ArcvqError(f"{name} has values above {largest:,.0f}, the largest that {dtype} holds{hint}")
+    return rounded
 
 
 def load(source: str | Path) -> Tokenizer:

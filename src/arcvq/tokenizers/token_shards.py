@@ -38,8 +38,17 @@ CHUNK_PIXELS, CHUNK_IMAGES = 2**21, 256
 
 def is_shards(source: str | Path) -> bool:
     """Whether an argument names shards of images: `shards:PATH`, or a folder that holds their index."""
-    folders = [Path(source), *(Path(source) / split for split in ("train", *TEST_FOLDERS))]
-    return str(source).startswith("shards:") or any((folder / INDEX).is_file() for folder in folders)
+    return str(source).startswith("shards:") or any((folder / INDEX).is_file() for folder in _places(source))
+
+
+def holds_tar_files(source: str | Path) -> bool:
+    """Whether an argument names a folder with tar files, which are shards of images once `shards:` is written before it."""
+    return any(True for folder in _places(source) for _ in folder.glob("*.tar"))
+
+
+def _places(source: str | Path) -> list[Path]:
+    """Where the shards of a folder may lie: there, or in the folders of its splits."""
+    return [Path(source), *(Path(source) / split for split in ("train", *TEST_FOLDERS))]
 
 
 @dataclass

@@ -285,11 +285,16 @@ class Tokenizer(nn.Module):
 
     # ---- files ----------------------------------------------------------------------------------------------------------
 
-    def save_pretrained(self, directory: str | Path, *, notes: Mapping[str, Any] | None = None) -> Path:
-        """Save config.json, model.safetensors and a model card (README.md) to a folder; replaces an older save."""
+    def save_pretrained(
+        self, directory: str | Path, *, notes: Mapping[str, Any] | None = None, dtype: torch.dtype | None = None
+    ) -> Path:
+        """Save config.json, model.safetensors and a model card (README.md) to a folder; replaces an older save.
+
+        With `dtype` torch.float16 or torch.bfloat16 the weights are stored in half precision. Loading makes float32 of them.
+        """
         from arcvq.tokenizers.saving import save
 
-        return save(self, Path(directory), notes or {})
+        return save(self, Path(directory), notes or {}, dtype)
 
     @classmethod
     def from_pretrained(cls, source: str | Path, *, device: str | torch.device = "cpu") -> Tokenizer:
