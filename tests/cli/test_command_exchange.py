@@ -80,6 +80,22 @@ def test_onnx_export_reports_how_it_compares(arcvq: Arcvq, tmp_path: Path, monke
     assert json.loads(arcvq(*command, "--json").output)["same_tokens"] == 0.995
 
 
+@pytest.mark.parametrize(("format", "dtype"), [("fp16", torch.float16), ("bf16", torch.bfloat16)])
+def test_export_in_half_precision_is_a_tokenizer(arcvq: Arcvq, tmp_path: Path, format: str, dtype: torch.dtype) -> None:
+    saved = save_tokenizer(tmp_path / "saved", ArcVQConfig(codebook_size=16))
+    result = arcvq("export", saved, "--format", format, "--out", tmp_path / "half")
+    assert result.output == f"{tmp_path / 'half'}: a tokenizer with its weights as {format}, 0.1 MiB\n"
+    first, second = (Tokenizer.from_pretrained(tmp_path / name).state_dict() for name in ("saved", "half"))
+    for name, tensor in first.items():
+        assert torch.equal(second[name], tensor.to(dtype).to(tensor.dtype) if tensor.is_floating_point() else tensor)
+    card = (tmp_path / "half" / "README.md").read_text(encoding="utf-8")
+    assert "| exported from | saved |" in card
+    assert "stored in half precision" in card
+    size = (tmp_path / "half" / "model.safetensors").stat().st_size
+    again = arcvq("export", saved, "--format", format, "--out", tmp_path / "again", "--json")
+    assert json.loads(again.output) == {"folder": str(tmp_path / "again"), "format": format, "bytes": size}
+
+
 def test_wrong_input_is_named_in_one_line(refused: Callable[..., str], tmp_path: Path) -> None:
     new = tmp_path / "new"
     saved = save_tokenizer(tmp_path / "saved", ArcVQConfig(codebook_size=16))

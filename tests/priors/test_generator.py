@@ -131,6 +131,14 @@ def error_of(folder: Path) -> str:
     return str(raised.value)
 
 
+def test_card_names_data_without_its_path(tmp_path: Path) -> None:
+    notes = {"data": "folder:/home/someone/faces", "data_terms": "CC BY 4.0"}
+    card = (small_generator("gpt").save_pretrained(tmp_path / "model", notes=notes) / "README.md").read_text()
+    assert "| data | folder:faces |" in card
+    assert "| data terms | CC BY 4.0 |" in card
+    assert "someone" not in card
+
+
 def test_card_says_what_the_generator_is(saved: Path) -> None:
     card = (saved / "README.md").read_text()
     for row in ("| tokens per image | 12 |", "| codes | 11 |", "| classes | 3 |", "| data | noise |"):

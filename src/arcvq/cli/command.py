@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NoReturn
 
 Handler = Callable[[argparse.Namespace], int]
@@ -62,6 +63,12 @@ def positive_int(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"expected a whole number above 0, got {text!r}")
     return value
+
+
+def model_name(source: str) -> str:
+    """What a model card calls a model: of a folder its name alone, because its path means nothing elsewhere."""
+    path = Path(source).expanduser()
+    return path.resolve().name if path.exists() else source
 
 
 def print_json(value: Any) -> None:

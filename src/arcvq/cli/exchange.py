@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from arcvq.cli.command import Commands, add_import_option, print_json
+from arcvq.cli.command import Commands, add_import_option, model_name, print_json
 from arcvq.errors import ArcvqError
 
 
@@ -53,12 +53,16 @@ def add_export(commands: Commands) -> None:
     sub = commands.add(
         "export",
         export,
-        "write a tokenizer for diffusers or as ONNX files",
-        "  arcvq export tiny --format onnx --out tiny-onnx\n  arcvq export RUN --format diffusers --out vqmodel",
+        "write a tokenizer for diffusers, as ONNX files, or in half precision",
+        "  arcvq export tiny --format onnx --out tiny-onnx\n  arcvq export RUN --format diffusers --out vqmodel\n"
+        "  arcvq export RUN --format fp16 --out half",
     )
     sub.add_argument("run", metavar="RUN", help="a run, a saved tokenizer, or an embedded one (tiny)")
     sub.add_argument(
-        "--format", choices=("diffusers", "onnx"), required=True, help="a VQModel's folder, or two ONNX files"
+        "--format",
+        choices=("diffusers", "onnx", "fp16", "bf16"),
+        required=True,
+        help="a VQModel's folder, two ONNX files, or a tokenizer of arcvq with its weights in half precision",
     )
     sub.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the files")
     sub.add_argument(
@@ -74,8 +78,9 @@ def export(arguments: argparse.Namespace) -> int:
     """Write a tokenizer in the format of another library."""
     _check_new_folder(arguments.out)
     if arguments.decoder_only and arguments.format != "diffusers":
-        raise ArcvqError("--decoder-only is for --format diffusers: ONNX files encode to the same tokens")
-    return _export_onnx(arguments) if arguments.format == "onnx" else _export_diffusers(arguments)
+        raise ArcvqError("--decoder-only is for --format diffusers: the other formats encode")
+    exports = {"diffusers": _export_diffusers, "onnx": _export_onnx, "fp16": _export_half, "bf16": _export_half}
+    return exports[arguments.format](arguments)
 
 
 def _export_diffusers(arguments: argparse.Namespace) -> int:
@@ -105,6 +110,22 @@ def _export_onnx(arguments: argparse.Namespace) -> int:
             f"{arguments.out}: encoder.onnx and decoder.onnx; on random images {result.same_tokens:.2%} of the tokens are the "
             f"same, and pixels differ by {result.pixel_difference:.1e} at most"
         )
+    return 0
+
+
+def _export_half(arguments: argparse.Namespace) -> int:
+    import torch
+
+    from arcvq.tokenizers import Tokenizer
+
+    dtype = torch.float16 if arguments.format == "fp16" else torch.bfloat16
+    notes = {"exported from": model_name(arguments.run)}
+    folder = Tokenizer.from_pretrained(arguments.run).save_pretrained(arguments.out, notes=notes, dtype=dtype)
+    size = (folder / "model.safetensors").stat().st_size
+    if arguments.json:
+        print_json({"folder": str(arguments.out), "format": arguments.format, "bytes": size})
+    else:
+        print(f"{arguments.out}: a tokenizer with its weights as {arguments.format}, {size / 2**20:.1f} MiB")
     return 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from arcvq.cli.command import Commands, add_import_option, positive_int, print_json
+from arcvq.cli.command import Commands, add_import_option, model_name, positive_int, print_json
 from arcvq.errors import ArcvqError
 
 
@@ -41,7 +41,9 @@ def reduce(arguments: argparse.Namespace) -> int:
     tokenizer = Tokenizer.from_pretrained(arguments.run)
     before = tokenizer.quantizer.config.codebook_size
     reduced = reduce_codebook(tokenizer, arguments.codes, arguments.seed, arguments.space)
-    notes = {"reduced": f"from {before} codes of {arguments.run} to {arguments.codes}, seed {arguments.seed}"}
+    notes = {
+        "reduced": f"from {before} codes of {model_name(arguments.run)} to {arguments.codes}, seed {arguments.seed}"
+    }
     reduced.save_pretrained(arguments.out, notes=notes)
     if arguments.json:
         print_json({"folder": str(arguments.out), "codes": arguments.codes, "codes_before": before})

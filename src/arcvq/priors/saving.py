@@ -16,6 +16,7 @@ from arcvq.priors.prior import Grid, Prior, PriorConfig
 from arcvq.priors.registry import PRIORS
 from arcvq.storage import atomic_folder, read_json, read_tensors, write_bytes, write_json, write_tensors
 from arcvq.tokenizers import saving as tokenizer_saving
+from arcvq.tokenizers.card import note_rows
 from arcvq.tokenizers.locations import TOKENIZER, find_model_folder, upload
 from arcvq.tokenizers.token_shards import tokenizer_fingerprint
 
@@ -126,7 +127,7 @@ def model_card(generator: Generator, notes: Mapping[str, Any]) -> str:
         "codes": grid.codebook_size,
         "classes": grid.classes or "none",
         **generator.prior.describe(),
-        **notes,
+        **note_rows(notes),
     }
     table = "\n".join(f"| {name} | {value} |" for name, value in rows.items())
     return f"""---

@@ -93,7 +93,7 @@ def save(tokenizer: Tokenizer, directory: Path, notes: Mapping[str, Any], dtype:
     with atomic_folder(directory) as folder:
         write_json(folder / "config.json", to_config(tokenizer))
         write_tensors(folder / "model.safetensors", tensors)
-        write_bytes(folder / "README.md", model_card(tokenizer, dict(notes)).encode())
+        write_bytes(folder / "README.md", model_card(tokenizer, notes).encode())
     return directory
 
 
@@ -129,12 +129,14 @@ def load(source: str | Path) -> Tokenizer:
     return tokenizer
 
 
-def push(tokenizer: Tokenizer, repository: str, private: bool, notes: Mapping[str, Any]) -> str:
-    """Upload a tokenizer to a Hub repository; returns its address."""
+def push(
+    tokenizer: Tokenizer, repository: str, private: bool, notes: Mapping[str, Any], dtype: torch.dtype | None = None
+) -> str:
+    """Upload a tokenizer to a Hub repository; returns its address. `dtype` as in `save`."""
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
-        return upload(save(tokenizer, Path(folder) / "model", notes), repository, private)
+        return upload(save(tokenizer, Path(folder) / "model", notes, dtype), repository, private)
 
 
 def check_tensors(template: nn.Module, tensors: Mapping[str, Tensor], file: Path) -> None:

@@ -290,7 +290,8 @@ class Tokenizer(nn.Module):
     ) -> Path:
         """Save config.json, model.safetensors and a model card (README.md) to a folder; replaces an older save.
 
-        With `dtype` torch.float16 or torch.bfloat16 the weights are stored in half precision. Loading makes float32 of them.
+        `notes` are rows of the card; `data_terms` says under which terms the training images may be used. With `dtype` torch.float16 or
+        torch.bfloat16 the weights are stored in half precision. Loading makes float32 of them.
         """
         from arcvq.tokenizers.saving import save
 
@@ -303,8 +304,18 @@ class Tokenizer(nn.Module):
 
         return load(source).to(device).eval()
 
-    def push_to_hub(self, repository: str, *, private: bool = False, notes: Mapping[str, Any] | None = None) -> str:
-        """Upload to the Hugging Face Hub (log in first: `hf auth login`); returns the repository's address."""
+    def push_to_hub(
+        self,
+        repository: str,
+        *,
+        private: bool = False,
+        notes: Mapping[str, Any] | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> str:
+        """Upload to the Hugging Face Hub (log in first: `hf auth login`); returns the repository's address.
+
+        `notes` and `dtype` as in `save_pretrained`.
+        """
         from arcvq.tokenizers.saving import push
 
-        return push(self, repository, private, notes or {})
+        return push(self, repository, private, notes or {}, dtype)
