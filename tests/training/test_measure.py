@@ -151,7 +151,8 @@ def test_run_that_skipped_images_keeps_skipping_on_its_own_data(run: Path, damag
         if on_error == "stop":
             with pytest.raises(ArcvqError, match="cannot read 2 images"):
                 measure(run, metrics=CHEAP)
-    assert measure(run, metrics=CHEAP).document["skipped_images"] == 2
+    assert measure(run, metrics=CHEAP, record=True).document["skipped_images"] == 2
+    assert json.loads((run / "evaluation-exact.json").read_text())["skipped_images"] == 2
     with pytest.raises(ArcvqError, match="cannot read 2 images"):
         measure(run, metrics=CHEAP, on_error="stop")
     (tmp_path / "other").mkdir()

@@ -116,6 +116,7 @@ def measure(
             )
             for each, other in zip(evaluations, perturbed)
         ]
+    left_out = {"skipped_images": len(skipped)} if skip else {}
     document: dict[str, Any] = {
         "name": config.title if config else str(source),
         "system": tokenizer.system,
@@ -124,7 +125,7 @@ def measure(
         "seed": config.training.seed if config else None,
         "protocols": {e.protocol: e.to_json() for e in evaluations},
         **({"perturbation": perturbation.to_json()} if perturbation else {}),
-        **({"skipped_images": len(skipped)} if skip else {}),
+        **left_out,
         "parameters": sum(p.numel() for p in tokenizer.parameters()),
         "config": to_dict(config) if config else tokenizer_config(tokenizer),
         "training": read_json(run.training, "a finished run") if run.training.is_file() else None,
@@ -136,7 +137,7 @@ def measure(
     }
     if config and record:
         for evaluation in evaluations:
-            write_json(run.path / f"evaluation-{evaluation.protocol}.json", evaluation.to_json())
+            write_json(run.path / f"evaluation-{evaluation.protocol}.json", {**evaluation.to_json(), **left_out})
     return Measured(tokenizer, images, evaluations, document, skipped)
 
 
