@@ -222,3 +222,12 @@ def test_changed_image_size_is_an_error(tmp_path: Path) -> None:
     write_flat_image(tmp_path / "1.png", 1, size=(9, 7))
     with pytest.raises(ArcvqError, match=r"1\.png is 7x9, but the others are 8x8"):
         images.gather(torch.tensor([0, 1]))
+
+
+def test_hidden_folders_are_no_classes(tmp_path: Path) -> None:
+    for name in ("a/0.png", "b/0.png", ".thumbnails/0.png", "a/.ipynb_checkpoints/0.png", "b/.hidden.png"):
+        write_png(tmp_path / "train" / name, torch.zeros(3, 8, 8, dtype=torch.uint8))
+        write_png(tmp_path / "test" / name, torch.zeros(3, 8, 8, dtype=torch.uint8))
+    images = load_images(f"folder:{tmp_path}", split="train")
+    assert len(images) == 2
+    assert images.class_names == ["a", "b"]

@@ -182,10 +182,9 @@ def image_paths(folder: Path) -> list[FoundFile]:
 def find_files(folder: Path) -> tuple[list[FoundFile], dict[str, int]]:
     """All image files below `folder`, sorted by relative path, and the number of other files by their ending.
 
-    Hidden files are ignored: other programs leave them. Paths are compared with forward slashes, so the order is the same on
-    every system.
+    Paths are compared with forward slashes, so the order is the same on every system.
     """
-    files = [path for path in files_below(folder) if not path.name.startswith(".")]
+    files = list(files_below(folder))
     found = [(path.relative_to(folder), path) for path in files if path.suffix.lower() in EXTENSIONS]
     others = Counter(path.suffix.lower() or "no ending" for path in files if path.suffix.lower() not in EXTENSIONS)
     if not found and ".tar" in others:
@@ -198,10 +197,13 @@ def find_files(folder: Path) -> tuple[list[FoundFile], dict[str, int]]:
 def files_below(folder: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
     """Yield all files below `folder`, and links to no file, which cannot be read.
 
-    Links to folders are followed, except to one above the link (`above`).
+    Links to folders are followed, except to one above the link (`above`). Hidden files and folders are left out: other programs leave
+    them, thumbnails for example.
     """
     above += (folder.resolve(),)
     for path in folder.iterdir():
+        if path.name.startswith("."):
+            continue
         if path.is_file() or (path.is_symlink() and not path.exists()):
             yield path
         elif path.is_dir() and path.resolve() not in above:
