@@ -15,11 +15,13 @@ from arcvq.data import (
     FolderImages,
     ImageSource,
     InMemoryImages,
+    ShardOptions,
     Source,
     TensorSource,
     load_images,
     load_sources,
     write_png,
+    write_shards,
 )
 from arcvq.data.augment import draw_augmentation, random_bits
 
@@ -228,9 +230,9 @@ class DecodeCounter:
         self.count = 0
         decode = FolderImages.decode
 
-        def counted(images: FolderImages, path: Path) -> Tensor:
+        def counted(images: FolderImages, *arguments: Any) -> Tensor:
             self.count += 1
-            return decode(images, path)
+            return decode(images, *arguments)
 
         monkeypatch.setattr(FolderImages, "decode", counted)
 
@@ -288,3 +290,51 @@ def test_variance_is_recomputed_without_cache_folder(
     monkeypatch.setenv("ARCVQ_CACHE", str(tmp_path / "file"))
     assert from_files.pixel_variance() == from_files.pixel_variance()
     assert decode_counter.count == 2 * COUNT
+
+
+@pytest.fixture(params=["folder", "shards"])
+def wide_set(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, list[Tensor]]:
+    """The name of a set of images of which each is twice as wide as high, or as high as wide, and those it trains on."""
+    generator = torch.Generator().manual_seed(4)
+    images = []
+    for index in range(6):
+        size = (12, 24) if index % 2 else (24, 12)
+        images.append(torch.randint(0, 256, (3, *size), dtype=torch.uint8, generator=generator))
+        write_png(tmp_path / "images" / "train" / f"{index}.png", images[-1])
+        write_png(tmp_path / "images" / "test" / f"{index}.png", images[-1])
+    if request.param == "shards":
+        write_shards(tmp_path / "images", tmp_path / "shards", ShardOptions(size=12, crop=False, format="png"))
+    return f"{request.param}:{tmp_path / request.param.replace('folder', 'images')}", images
+
+
+def test_crops_of_files_come_from_anywhere_in_the_image(wide_set: tuple[str, list[Tensor]]) -> None:
+    name, images = wide_set
+    crop, seed, number = 10, 3, 40
+    source, evaluation = load_sources(name, batch_size=6, image_size=12, augmentation=Augmentation(crop=crop))
+    assert (source.image_size, evaluation.image_size, source.resident) == ((crop, crop), (crop, crop), False)
+    beside = set()
+    for epoch, batch in enumerate(fetch_batches(source, number, seed=seed)):
+        order = next(part for at, part in source.index_batches(seed=seed, first=epoch, rank=0, world=1) if at == epoch)
+        bits = [random_bits(seed, epoch, stream, order.numpy()) for stream in (1, 2)]
+        for position, index in enumerate(order.tolist()):
+            rows, columns = (side - crop + 1 for side in images[index].shape[1:])
+            top, left = int(bits[0][position] % rows), int(bits[1][position] % columns)
+            assert torch.equal(batch["image"][position], images[index][:, top : top + crop, left : left + crop])
+            beside.add(max(top, left))
+    assert beside == set(range(15))  # 24 - 10 and less: also where the centre square is not
+    resumed = fetch_batches(source, 3, seed=seed, first=7)
+    assert all(same_batch(*pair) for pair in zip(resumed, fetch_batches(source, 10, seed=seed)[7:]))
+
+
+@pytest.mark.parametrize("wide_set", ["folder"], indirect=True)
+def test_an_image_that_stands_in_is_cropped_where_the_other_would_have_been(wide_set: tuple[str, list[Tensor]]) -> None:
+    name, images = wide_set
+    options: dict[str, Any] = {"batch_size": 6, "image_size": 12, "augmentation": Augmentation(crop=12)}
+    source = load_sources(name, on_error="skip", **options)[0]
+    (Path(name.removeprefix("folder:")) / "train" / "2.png").write_bytes(b"no image")
+    order = next(source.index_batches(seed=3, first=0, rank=0, world=1))[1].tolist()
+    left = int(random_bits(3, 0, 2, np.array([2]))[0] % 13)  # of image 2, which image 3 stands in for
+    crop = fetch_batches(source, 1)[0]["image"][order.index(2)]
+    assert torch.equal(crop, images[3][:, :, left : left + 12])
+    assert source.skipped is not None
+    assert len(source.skipped) == 1

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from arcvq import ArcvqError, Tokenizer
-from arcvq.data import InMemoryImages, to_unit
+from arcvq.data import InMemoryImages, load_images, to_unit, write_png
 from arcvq.data.value_source import ValueSource
 from arcvq.tokenizers import value_cache
 from arcvq.tokenizers.value_cache import Variants, cached_values, encode_all
@@ -76,6 +76,17 @@ def test_variants_are_the_images_mirrored_and_cropped(tokenizer: Tokenizer, imag
         if torch.equal(crops[0, 3].long(), tokenizer.encode(unit[3:4, :, top : top + 28, left : left + 28])[0])
     }
     assert len(positions) == 1
+
+
+def test_crops_of_files_come_from_the_whole_image(tmp_path: Path) -> None:
+    wide = torch.randint(0, 256, (3, 8, 20), dtype=torch.uint8, generator=torch.Generator().manual_seed(5))
+    for split in ("train", "test"):
+        write_png(tmp_path / split / "0.png", wide)
+    images = load_images(f"folder:{tmp_path}", split="train", image_size=8, memory=0)
+    crops = list(Variants(crop=8, crops=20).read(images, torch.tensor([0])))
+    found = {left for crop in crops for left in range(13) if torch.equal(crop[0], wide[:, :, left : left + 8])}
+    assert len(crops) == 20
+    assert len(found) > 5  # not the centre alone, which is all that image_size leaves
 
 
 def test_latents_are_those_before_quantization(tokenizer: Tokenizer, images: InMemoryImages) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -27,6 +28,25 @@ class Augmentation:
         """Raise if the crop is larger than images of this size."""
         if self.crop is not None and not 1 <= self.crop <= min(height, width):
             raise ArcvqError(f"data.crop is {self.crop}, but the images are {height}×{width}")
+
+
+class Window(NamedTuple):
+    """A square to be cut out of an image whose size is known only when it is decoded: its side, and random numbers for its place."""
+
+    side: int
+    top: int
+    left: int
+
+    def cut(self, pixels: Tensor) -> Tensor:
+        """The window (C, side, side) of pixels (C, H, W)."""
+        top, left = (bits % (size - self.side + 1) for bits, size in zip((self.top, self.left), pixels.shape[1:]))
+        return pixels[:, top : top + self.side, left : left + self.side]
+
+
+def draw_windows(side: int, seed: int, epoch: int, index: Tensor) -> list[Window]:
+    """A window for each of the images `index` (b,); in images of one size, where `draw_augmentation` places the crops."""
+    tops, lefts = (random_bits(seed, epoch, stream, index.numpy()).tolist() for stream in (1, 2))
+    return [Window(side, top, left) for top, left in zip(tops, lefts)]
 
 
 def draw_augmentation(

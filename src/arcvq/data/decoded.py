@@ -10,6 +10,7 @@ from typing import Literal, Self
 import torch
 from torch import Tensor
 
+from arcvq.data.augment import Window
 from arcvq.data.files import Header, UnreadableImage
 from arcvq.data.images import Images, InMemoryImages, Size, height_and_width
 from arcvq.data.reading import raise_if_unreadable, read_in_threads
@@ -60,32 +61,38 @@ class DecodedImages:
         """The name of an image in errors."""
         raise NotImplementedError
 
-    def read(self, index: int) -> Tensor:
-        """Decode an image to uint8 (C, H, W) of `image_size`; raises UnreadableImage."""
+    def read(self, index: int, *, whole: bool = False) -> Tensor:
+        """Decode an image to uint8 (C, H, W) of `image_size`, or with `whole` what covers that size; raises UnreadableImage."""
         raise NotImplementedError
 
     def fingerprint(self) -> str | None:
         """A hash of the files and which of their images are in the set; None if they cannot be found."""
         raise NotImplementedError
 
-    def decode(self, index: int) -> Tensor:
-        """Decode an image and check its size."""
+    def decode(self, index: int, window: Window | None = None) -> Tensor:
+        """Decode an image and check its size; or cut a window out of the whole of it."""
+        if window is not None and self.image_size is not None:
+            return window.cut(self.read(index, whole=True))
         pixels = self.read(index)
         if pixels.shape != (self.channels, self.height, self.width):
             found = f"{pixels.shape[2]}x{pixels.shape[1]}"
             raise ArcvqError(
                 f"{self.path(index)} is {found}, but the others are {self.width}x{self.height}; give an image_size"
             )
-        return pixels
+        return pixels if window is None else window.cut(pixels)
 
     def gather(self, indices: Tensor) -> Tensor:
         """Decode the images `indices` (B,) to uint8 (B, C, H, W) on the set's device."""
         return self.fetch(indices)[0]
 
-    def fetch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """The images `indices` (B,) as `gather` gives them, and which images these are: others where images were skipped."""
-        batch = torch.empty(len(indices), self.channels, self.height, self.width, dtype=torch.uint8)
-        used, unreadable = self.decode_into(batch, indices.tolist())
+    def fetch(self, indices: Tensor, windows: Sequence[Window] | None = None) -> tuple[Tensor, Tensor]:
+        """The images `indices` (B,) as `gather` gives them, and which images these are: others where images were skipped.
+
+        With `windows`, one for each image, these are cut out of the whole images, whose shorter side is `image_size`.
+        """
+        height, width = (windows[0].side,) * 2 if windows else (self.height, self.width)
+        batch = torch.empty(len(indices), self.channels, height, width, dtype=torch.uint8)
+        used, unreadable = self.decode_into(batch, indices.tolist(), windows)
         if self.on_error == "stop":
             raise_if_unreadable(unreadable)
         if self.device.type == "cuda":
@@ -93,27 +100,30 @@ class DecodedImages:
             return batch.pin_memory().to(self.device, non_blocking=True), torch.tensor(used, dtype=torch.int64)
         return batch.to(self.device), torch.tensor(used, dtype=torch.int64)
 
-    def decode_into(self, pixels: Tensor, indices: Sequence[int]) -> tuple[list[int], list[UnreadableImage]]:
+    def decode_into(
+        self, pixels: Tensor, indices: Sequence[int], windows: Sequence[Window] | None = None
+    ) -> tuple[list[int], list[UnreadableImage]]:
         """Decode images into the tensor `pixels`, uint8 (B, C, H, W). Returns the images used, and the errors of unreadable ones."""
         used, unreadable = list(indices), []
-        for position, decoded in enumerate(read_in_threads(indices, self.decode)):
+        wanted = list(zip(indices, windows or [None] * len(indices)))
+        for position, decoded in enumerate(read_in_threads(wanted, lambda each: self.decode(*each))):
             if not isinstance(decoded, UnreadableImage):
                 pixels[position].copy_(decoded)
                 continue
             unreadable.append(decoded)
             if self.skipped is not None:
                 self.skipped[str(decoded.path)] = decoded.reason
-                used[position], replacement = self._next_readable(indices[position])
+                used[position], replacement = self._next_readable(*wanted[position])
                 pixels[position].copy_(replacement)
         return used, unreadable
 
-    def _next_readable(self, index: int) -> tuple[int, Tensor]:
+    def _next_readable(self, index: int, window: Window | None) -> tuple[int, Tensor]:
         """The first image after `index` that can be read; after the last comes the first."""
         assert self.skipped is not None
         for step in range(1, len(self)):
             candidate = (index + step) % len(self)
             try:
-                return candidate, self.decode(candidate)
+                return candidate, self.decode(candidate, window)
             except UnreadableImage as error:
                 self.skipped[str(error.path)] = error.reason
         raise ArcvqError(f"{self.name}: none of the {len(self)} images can be read")

@@ -27,14 +27,17 @@ class UnreadableImage(ArcvqError):
         self.path, self.reason = Path(path), reason
 
 
-def read_image(path: Path | str, channels: int, size: Size | None = None, content: bytes | None = None) -> Tensor:
-    """Decode an image file to uint8 (C, H, W). With `size`, it is resized to cover that size and cropped to the centre.
+def read_image(
+    path: Path | str, channels: int, size: Size | None = None, content: bytes | None = None, *, whole: bool = False
+) -> Tensor:
+    """Decode an image file to uint8 (C, H, W). With `size`, it is resized to cover that size and cropped to the centre, or with
+    `whole` not cropped.
 
     `content` is the file's content if it lies elsewhere, in a shard for example; `path` then only names it in errors.
     """
     image = open_image(path, channels, content)
     if size is not None:
-        image = resize_and_crop(image, *height_and_width(size))
+        image = (resize_to_cover if whole else resize_and_crop)(image, *height_and_width(size))
     pixels = torch.from_numpy(np.array(image, dtype=np.uint8))  # (H, W) or (H, W, 3)
     if channels == 1:
         return pixels.unsqueeze(0)
@@ -117,12 +120,18 @@ def convert_mode(image: Image.Image, mode: str) -> Image.Image:
     return image.convert(mode)
 
 
+def resize_to_cover(image: Image.Image, height: int, width: int) -> Image.Image:
+    """Resize (bicubic, antialiased) until the image just covers height × width."""
+    scale = max(height / image.height, width / image.width)
+    if scale == 1.0:
+        return image
+    covering = max(width, round(image.width * scale)), max(height, round(image.height * scale))
+    return image.resize(covering, Image.Resampling.BICUBIC)
+
+
 def resize_and_crop(image: Image.Image, height: int, width: int) -> Image.Image:
     """Resize (bicubic, antialiased) until the image covers height × width, then crop the centre."""
-    scale = max(height / image.height, width / image.width)
-    if scale != 1.0:
-        covering = max(width, round(image.width * scale)), max(height, round(image.height * scale))
-        image = image.resize(covering, Image.Resampling.BICUBIC)
+    image = resize_to_cover(image, height, width)
     left, top = (image.width - width) // 2, (image.height - height) // 2
     return image.crop((left, top, left + width, top + height))
 

@@ -37,9 +37,9 @@ class FolderImages(DecodedImages):
     def path(self, index: int) -> Path:
         return self.paths[index]
 
-    def read(self, index: int) -> Tensor:
+    def read(self, index: int, *, whole: bool = False) -> Tensor:
         """Decode a file to uint8 (C, H, W)."""
-        return read_image(self.paths[index], self.channels, self.image_size)
+        return read_image(self.paths[index], self.channels, self.image_size, whole=whole)
 
     def subset(self, indices: Sequence[int]) -> Self:
         """The images at these indices."""

@@ -35,9 +35,10 @@ class ShardImages(DecodedImages):
     def path(self, index: int) -> Path:
         return self.index.sample_path(int(self.picks[index]))
 
-    def read(self, index: int) -> Tensor:
+    def read(self, index: int, *, whole: bool = False) -> Tensor:
         """Read an image from its shard and decode it to uint8 (C, H, W)."""
-        return read_image(self.path(index), self.channels, self.image_size, self.index.read(int(self.picks[index])))
+        content = self.index.read(int(self.picks[index]))
+        return read_image(self.path(index), self.channels, self.image_size, content, whole=whole)
 
     def subset(self, indices: Sequence[int]) -> Self:
         """The images at these indices."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from arcvq.data.augment import Augmentation, augment, draw_augmentation
+from arcvq.data.augment import Augmentation, augment, draw_augmentation, draw_windows
 from arcvq.data.batches import batch_count, batch_indices
 from arcvq.data.decoded import MEMORY, DecodedImages, OnError, keep_in_memory
 from arcvq.data.images import Images, InMemoryImages, first_images, hold_out, resize_images
@@ -104,7 +104,8 @@ class TensorSource(Source):
 class ImageSource(Source):
     """A source of image batches: {"image": uint8 (b, C, H, W), "label": int64 (b,) if there are classes}.
 
-    A set in memory is indexed on its device; other sets are decoded one batch ahead.
+    A set in memory is indexed on its device; other sets are decoded one batch ahead, and crops are cut out of the whole of their
+    images: not only out of the centre that `image_size` leaves.
     """
 
     images: Images
@@ -157,7 +158,7 @@ class ImageSource(Source):
         if self.labels is not None:
             fetched["label"] = self.labels[batch["index"]]
         draws = {name: value for name, value in batch.items() if name != "index"}
-        return fetched if self.augmentation is None else fetched | {"image": self._augment(fetched["image"], draws)}
+        return fetched | {"image": augment(fetched["image"], draws, self.augmentation or Augmentation())}
 
     def to(self, device: torch.device) -> ImageSource:
         """The same source with its images on `device`."""
@@ -165,31 +166,29 @@ class ImageSource(Source):
 
     def _index_batch(self, epoch: int, index: Tensor, seed: int) -> dict[str, Tensor]:
         """The batch of a resident set: indices and drawn augmentations."""
-        return {"index": index, **self._draw_augmentation(epoch, index, seed)}
+        options = self.augmentation or Augmentation()
+        return {"index": index, **self._draw_augmentation(options, epoch, index, seed, index.device)}
 
     def _decode_batch(self, epoch: int, index: Tensor, seed: int) -> dict[str, Tensor]:
         """The batch of a set that is not resident: decoded, augmented images and their labels."""
+        options = self.augmentation or Augmentation()
         if isinstance(self.images, DecodedImages):
-            pixels, used = self.images.fetch(index)
+            windows = draw_windows(options.crop, seed, epoch, index) if options.crop else None
+            pixels, used = self.images.fetch(index, windows)
+            options = replace(options, crop=None)
         else:
             pixels, used = self.images.gather(index), index.cpu()
-        if self.augmentation is not None:
-            pixels = self._augment(pixels, self._draw_augmentation(epoch, index, seed))
+        pixels = augment(pixels, self._draw_augmentation(options, epoch, index, seed, pixels.device), options)
         batch = {"image": pixels}
         return batch if self.labels is None else batch | {"label": self.labels[used]}
 
-    def _draw_augmentation(self, epoch: int, index: Tensor, seed: int) -> dict[str, Tensor]:
-        """Random flips and crop positions for these images, on their device."""
-        if self.augmentation is None:
-            return {}
+    def _draw_augmentation(
+        self, options: Augmentation, epoch: int, index: Tensor, seed: int, device: torch.device
+    ) -> dict[str, Tensor]:
+        """Random flips and crop positions for these images, on the device of their pixels."""
         size = (self.images.height, self.images.width)
-        draws = draw_augmentation(self.augmentation, size, seed, epoch, index.cpu())
-        return {name: tensor.to(index.device, non_blocking=True) for name, tensor in draws.items()}
-
-    def _augment(self, pixels: Tensor, draws: Mapping[str, Any]) -> Tensor:
-        """Crop and flip pixels as drawn."""
-        assert self.augmentation is not None
-        return augment(pixels, draws, self.augmentation)
+        draws = draw_augmentation(options, size, seed, epoch, index.cpu())
+        return {name: tensor.to(device, non_blocking=True) for name, tensor in draws.items()}
 
 
 def load_sources(
@@ -208,15 +207,19 @@ def load_sources(
 ) -> tuple[ImageSource, ImageSource]:
     """The training source and the evaluation source of a data set: the test set, or `holdout` training images."""
     files: dict[str, Any] = {"holdout_every": holdout_every, "on_error": on_error, "memory": memory}
+    # A set of files in memory has lost what lies beside the centre squares, where crops may be.
+    crops = image_size is not None and augmentation is not None and augmentation.crop is not None
+    training_memory = 0.0 if crops else memory
     if holdout:
         # Files are divided before they are decoded, so that no held-out image stands in for one that cannot be read.
         images = load_images(name, split="train", root=root, image_size=image_size, **{**files, "memory": 0})
         rest, held_out = hold_out(images, holdout)
         train, test = first_images(rest, limit), first_images(held_out, evaluation_images)
-        source = ImageSource(keep_in_memory(train, memory), batch_size, augmentation)
+        source = ImageSource(keep_in_memory(train, training_memory), batch_size, augmentation)
         test = keep_in_memory(_at_size(test, source.image_size), memory)
         return source, ImageSource(test, batch_size, name=f"the held-out images of {name}")
-    images = load_images(name, split="train", root=root, image_size=image_size, limit=limit, **files)
+    about = {**files, "memory": training_memory}
+    images = load_images(name, split="train", root=root, image_size=image_size, limit=limit, **about)
     source = ImageSource(images, batch_size, augmentation)
     height, width = source.image_size
     size = image_size if augmentation is None or augmentation.crop is None else augmentation.crop

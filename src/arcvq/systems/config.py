@@ -47,7 +47,8 @@ class DataConfig:
     memory         a set of files whose pixels take at most so many GiB is kept in memory, and on a GPU in its memory; others are
                    decoded for each batch
     flip           mirror training images left and right, every other time
-    crop           train on squares of this side, cut out at random places
+    crop           train on squares of this side, cut out at random places; of files with an image_size: from the whole image, whose
+                   shorter side is resized to it
     """
 
     name: str = "sample"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +15,8 @@ from torch import Tensor
 
 from arcvq import distributed
 from arcvq.config import to_dict
-from arcvq.data import Augmentation, Images, InMemoryImages, to_unit
-from arcvq.data.augment import augment, random_bits
+from arcvq.data import Images, InMemoryImages, to_unit
+from arcvq.data.augment import draw_windows
 from arcvq.data.decoded import DecodedImages
 from arcvq.errors import ArcvqError
 from arcvq.storage import cache_folder, read_tensors, write_tensors
@@ -46,16 +46,24 @@ class Variants:
     def __len__(self) -> int:
         return self.crops * (2 if self.flip else 1)
 
-    def of(self, pixels: Tensor, index: Tensor, number: int) -> Tensor:
-        """Variant `number` of the images `index` (b,), pixels (b, C, H, W)."""
-        crop, mirrored = divmod(number, 2) if self.flip else (number, 0)
-        if self.crop is not None:
-            draws = {}
-            for stream, (name, side) in enumerate(zip(("top", "left"), pixels.shape[-2:])):
-                bits = random_bits(CROP_SEED, crop, stream, index.numpy()) % (side - self.crop + 1)
-                draws[name] = torch.from_numpy(bits.astype("int64")).to(pixels.device)
-            pixels = augment(pixels, draws, Augmentation(crop=self.crop))
-        return pixels.flip(-1) if mirrored else pixels
+    def read(self, images: Images, index: Tensor) -> Iterator[Tensor]:
+        """Yield each variant of the images `index` (b,), uint8 (b, C, H, W)."""
+        for pixels in self._crops(images, index):
+            yield pixels
+            if self.flip:
+                yield pixels.flip(-1)
+
+    def _crops(self, images: Images, index: Tensor) -> Iterator[Tensor]:
+        """Yield each crop of these images, or the images. Crops of files come from the whole image, as in a tokenizer's training."""
+        if self.crop is None:
+            yield images.gather(index)
+            return
+        for number in range(self.crops):
+            windows = draw_windows(self.crop, CROP_SEED, number, index)
+            if isinstance(images, DecodedImages):
+                yield images.fetch(index, windows)[0]
+            else:
+                yield torch.stack([window.cut(pixels) for window, pixels in zip(windows, images.gather(index))])
 
 
 def cached_values(
@@ -109,9 +117,8 @@ def encode_all(
     size = max(1, min(CHUNK_IMAGES, CHUNK_PIXELS // (images.height * images.width)))
     found: list[list[Tensor]] = [[] for _ in range(len(variants))]
     for index in torch.arange(len(images)).split(size):
-        pixels = images.gather(index)
-        for number, parts in enumerate(found):
-            unit = to_unit(variants.of(pixels, index, number).to(tokenizer.device))
+        for parts, pixels in zip(found, variants.read(images, index)):
+            unit = to_unit(pixels.to(tokenizer.device))
             values = tokenizer.encode(unit) if kind == "tokens" else encode_latents(tokenizer, unit)
             parts.append(values.to(dtype).cpu())
         if progress:
@@ -140,7 +147,7 @@ def cache_file(tokenizer: Tokenizer, images: Images, kind: Kind, variants: Varia
         to_dict(tokenizer.autoencoder.config),
         to_dict(tokenizer.quantizer.config),
         tokenizer.device.type,
-        [variants.flip, variants.crop, variants.crops],
+        [variants.flip, variants.crop, variants.crops, *(["whole images"] if variants.crop else [])],
         size,
         pixels,
     ]
