@@ -111,6 +111,39 @@ def test_run_of_stages_is_not_extended(tmp_path: Path, tiny_system: MakeConfig) 
     assert read_run(RunFolder(tmp_path / "run")) == staged(1)
 
 
+SHARE, STEPS = {"continuous_first": 0.5}, {"continuous_first": 3}
+
+
+def test_share_of_the_length_is_refused_with_the_steps_it_was(tmp_path: Path, tiny_system: MakeConfig) -> None:
+    short = tiny_system("vq-vae", {**PLAIN, **SHARE})
+    train(short, tmp_path / "run", quiet=True)
+    with pytest.raises(ArcvqError, match=r"step 3 of 6 .* --continuous_first 3$") as raised:
+        train(tiny_system("vq-vae", {**LONG, **SHARE}), tmp_path / "run", quiet=True)
+    assert "\n" not in str(raised.value)
+    for changes, fact in [({"training.seed": 2}, "seed"), ({"training.steps": 5}, "made shorter")]:
+        for start in (SHARE, STEPS):
+            with pytest.raises(ArcvqError, match=fact):
+                train(tiny_system("vq-vae", {**LONG, **start, **changes}), tmp_path / "run", quiet=True)
+    assert read_run(RunFolder(tmp_path / "run")) == short
+    train(tiny_system("vq-vae", {**LONG, **STEPS}), tmp_path / "run", quiet=True)
+    train(tiny_system("vq-vae", {**LONG, **STEPS}), tmp_path / "long", quiet=True)
+    assert_extended(tmp_path / "run", tmp_path / "long")
+
+
+def test_beginning_of_the_discriminator_is_kept(tmp_path: Path, tiny_system: MakeConfig) -> None:
+    patch = "{discriminator: {kind: patch, layers: 1, width: 8, norm: group, groups: 4}, start: START}"
+
+    def adversarial(start: float, steps: int) -> TokenizerConfig:
+        return tiny_system("vq-vae", {"training.steps": steps, "adversarial": patch.replace("START", str(start))})
+
+    train(adversarial(0.5, 4), tmp_path / "run", quiet=True)
+    with pytest.raises(ArcvqError, match=r"--adversarial\.start 2$"):
+        train(adversarial(0.5, 8), tmp_path / "run", quiet=True)
+    train(adversarial(2, 8), tmp_path / "run", quiet=True)
+    logged = [line for line in read_lines(tmp_path / "run") if line["kind"] == "train"]
+    assert ["adversarial" in line for line in logged] == [False] * 2 + [True] * 6
+
+
 @pytest.mark.parametrize("content", ["{}", "[]", '{"steps": "6"}', "{"])
 def test_damaged_record_of_a_finished_run_is_one_line(content: str, run: Path, tiny_system: MakeConfig) -> None:
     (run / "training.json").write_text(content)

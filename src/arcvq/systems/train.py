@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from arcvq import distributed
 from arcvq.config import to_dict
 from arcvq.errors import ArcvqError
 from arcvq.systems.config import RunConfig
 from arcvq.systems.parsing import parse_config
+from arcvq.tasks.phase import first_step
 from arcvq.training import RunFolder, Trainer
 from arcvq.training.launch import make_accelerator
+
+# Settings that are steps, or below 1 a share of the whole training.
+SHARES = ("continuous_first", "adversarial.start")
 
 
 def train(config: RunConfig, out: str | Path, *, quiet: bool = False, stop_after: int | None = None) -> Path:
@@ -30,11 +37,56 @@ def make_trainer(config: RunConfig, out: str | Path, *, quiet: bool = False, dry
     """A trainer of this configuration, with its data loaded and its networks built."""
     accelerator = make_accelerator(config.training)
     source, evaluation = config.load_for_dry_run() if dry_run else config.load()
+    settings = to_dict(config)
+    distributed.on_first_process(lambda: keep_beginnings(RunFolder(out), settings, source.batches_per_epoch))
     torch.manual_seed(config.training.seed)
     task = config.build(source)
     return Trainer(
-        task, source, evaluation, config.training, out, config=to_dict(config), quiet=quiet, accelerator=accelerator
+        task, source, evaluation, config.training, out, config=settings, quiet=quiet, accelerator=accelerator
     )
+
+
+def keep_beginnings(folder: RunFolder, settings: Mapping[str, Any], batches_per_epoch: int) -> None:
+    """Before a finished run is made longer: what began at a share of it must not begin anew at the same share of the longer one.
+
+    With that share the run is refused. With the steps it began at, config.yaml gets these, so that only the length differs.
+    """
+    steps = folder.finished_steps()
+    if steps is None or not folder.config.is_file():
+        return
+    there = folder.read_config()
+    shares = {key: share for key in SHARES if 0 < (share := _setting(there, key) or 0) < 1}
+    in_steps = dict(there)
+    for key, share in shares.items():
+        begins = first_step(share, steps)
+        if _setting(settings, key) == begins:
+            in_steps = _with_setting(in_steps, key, begins)
+        elif _setting(settings, key) == share and there.get("training") != settings.get("training"):
+            folder.check(settings, batches_per_epoch)  # names what else differs
+            raise ArcvqError(
+                f"{folder.path}: {key} is {share}, which was step {begins:,} of {steps:,} and would be a later one of a longer run: "
+                f"give it in steps, --{key} {begins}"
+            )
+    if in_steps != there:
+        folder.write_config(in_steps)
+        try:
+            folder.check(settings, batches_per_epoch)
+        except ArcvqError:
+            folder.write_config(there)
+            raise
+
+
+def _setting(settings: Mapping[str, Any], key: str) -> Any:
+    """The value of a dotted key; None without its section."""
+    section, _, name = key.rpartition(".")
+    found = settings.get(section) or {} if section else settings
+    return found.get(name)
+
+
+def _with_setting(settings: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
+    """The settings with another value at a dotted key whose section is there."""
+    section, _, name = key.rpartition(".")
+    return {**settings, section: {**settings[section], name: value}} if section else {**settings, name: value}
 
 
 def read_run(folder: RunFolder) -> RunConfig:
