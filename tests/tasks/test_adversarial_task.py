@@ -272,6 +272,12 @@ def test_quantizer_is_off_in_a_continuous_start(tmp_path: Path) -> None:
         (["--adversarial.loss=wasserstein"], "hinge, logistic"),
         (["--continuous_first=10"], "continuous_first"),
         (["--continuous_first=-1"], "continuous_first"),
+        (["--continuous_first=2", "--training.select=test-best"], "set training.select to last"),
+        (["--adversarial.discriminator.layers=4"], r"28×28: set adversarial\.discriminator\.layers to less"),
+        (
+            ['--adversarial.discriminator={"kind": "stylegan", "levels": 3}'],
+            r"28×28: set adversarial\.discriminator\.levels to less",
+        ),
         (["--continuous_first=2", "--training.ema=0.9", "--quantizer.kind=vq", "--quantizer.init=kmeans"], "ema"),
     ],
 )

@@ -78,13 +78,17 @@ class PatchDiscriminator(nn.Module):
         self.layers = nn.Sequential(*layers)
         self.apply(_init_patch)
 
-    def forward(self, images: Tensor) -> Tensor:
+    def check_size(self, height: int, width: int) -> None:
+        """Raise if images of this size are too small."""
         smallest = 3 * 2**self.config.layers
-        if min(images.shape[-2:]) < smallest:
+        if min(height, width) < smallest:
             raise ArcvqError(
                 f"a patch discriminator of {self.config.layers} layers needs images of at least {smallest} pixels a side, got "
-                f"{images.shape[-2]}×{images.shape[-1]}: set layers to less"
+                f"{height}×{width}: set adversarial.discriminator.layers to less"
             )
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.check_size(*images.shape[-2:])
         logits: Tensor = self.layers(images)
         return logits
 
@@ -144,13 +148,17 @@ class StyleGANDiscriminator(nn.Module):
         self.hidden = ScaledLinear(widths[-1], widths[-1])
         self.logit = ScaledLinear(widths[-1], 1)
 
-    def forward(self, images: Tensor) -> Tensor:
+    def check_size(self, height: int, width: int) -> None:
+        """Raise unless the sides can be halved so often."""
         multiple = 2**self.config.levels
-        if images.shape[-2] % multiple or images.shape[-1] % multiple:
+        if height % multiple or width % multiple:
             raise ArcvqError(
                 f"a stylegan discriminator of {self.config.levels} levels needs image sides that are multiples of {multiple}, "
-                f"got {images.shape[-2]}×{images.shape[-1]}: set levels to less"
+                f"got {height}×{width}: set adversarial.discriminator.levels to less"
             )
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.check_size(*images.shape[-2:])
         maps = self.blocks(activate(self.first(images)))
         maps = activate(self.last(torch.cat([maps, batch_deviation(maps)], dim=1)))
         logits: Tensor = self.logit(activate(self.hidden(maps.mean(dim=(2, 3)))))

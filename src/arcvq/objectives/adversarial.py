@@ -71,6 +71,12 @@ class Discriminator(nn.Module):
         logits: Tensor = self.network(images)
         return logits
 
+    def check_size(self, height: int, width: int) -> None:
+        """Raise if the network says that it takes no images of this size."""
+        check = getattr(self.network, "check_size", None)
+        if check is not None:
+            check(height, width)
+
     def ramp(self, steps: int) -> Tensor:
         """How much of the adversarial weight counts at this step, 0 to 1."""
         return ramp(self.step + 1, 0, steps)

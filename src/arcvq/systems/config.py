@@ -157,6 +157,11 @@ class TokenizerConfig(RunConfig):
             raise ArcvqError("the autoencoder stacked is trained level by level: say `task: stacked`")
         if self.continuous_first < 0:
             raise ArcvqError(f"continuous_first must not be negative, got {self.continuous_first}")
+        if self.continuous_first and self.training.select == "test-best":
+            raise ArcvqError(
+                "continuous_first with training.select test-best would keep a model from before its codes were trained, which has "
+                "the lowest error: set training.select to last"
+            )
         if self.adversarial is not None and self.training.compile:
             raise ArcvqError(
                 "adversarial takes several gradients through one forward pass, which torch.compile does not allow: set "
@@ -185,6 +190,8 @@ class TokenizerConfig(RunConfig):
         objective = OBJECTIVES.build(self.objective, source.pixel_variance)
         task = self.make_task(tokenizer, objective, steps)
         task.init_images = source.images
+        if isinstance(task, AdversarialTask):
+            task.discriminator.check_size(*source.image_size)  # now: it may join only after thousands of steps
         return task
 
     def make_task(self, tokenizer: Tokenizer, objective: Objective, steps: Sequence[int]) -> TokenizerTask:
