@@ -1,6 +1,7 @@
 """What a training writes into its folder, and which folders it refuses."""
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,7 @@ def test_evaluation_line_describes_the_codebook(trained_run: Path) -> None:
     for line in read_lines(trained_run):
         if line["kind"] == "eval":
             assert {"l1", "mse", "psnr", "usage", "perplexity", "ball_radius"} <= line.keys()
+            assert line["arc_weight"] == pytest.approx(math.exp(-5e-4 * line["step"]), rel=1e-6)
             assert len(line["norm_quantiles"]) == 5
             assert line["norm_quantiles"] == sorted(line["norm_quantiles"])
             assert 0 <= line["clipped_share"] <= 1

@@ -23,14 +23,17 @@ def save_codebook(folder: Path, step: int, quantizer: Quantizer, counts: Tensor 
 
 @torch.no_grad()
 def codebook_state(quantizer: Quantizer) -> dict[str, Any]:
-    """Numbers for an evaluation line: quantiles of the codes' norms, the ball's radius, the share of codes on its surface."""
+    """Numbers for an evaluation line: quantiles of the codes' norms, the ball's radius, the share of codes on its surface, and the
+    weight of the ArcLoss, γ(t) after t steps."""
     if quantizer.codebook is None:
         return {}
     norms = torch.linalg.vector_norm(quantizer.codebook.float(), dim=1)
     quantiles = torch.quantile(norms, torch.tensor(QUANTILES, device=norms.device)).tolist()
     state: dict[str, Any] = {"norm_quantiles": quantiles, "clipped_share": None}
     samp = getattr(quantizer, "samp", None)
-    radius = samp.radius(quantizer.step) if samp is not None else None
+    radius, weight = (None, None) if samp is None else (samp.radius(quantizer.step), samp.weight(quantizer.step))
+    if weight is not None:
+        state["arc_weight"] = float(weight)
     if radius is not None:
         state["ball_radius"] = float(radius)
         # A bounded code sits on the sphere, up to rounding.
