@@ -93,7 +93,7 @@ def test_missing_weights_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_registered_encoder_is_found_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(FEATURES, "blocks", lambda device: Blocks())
     assert isinstance(feature_encoder("blocks"), Blocks)
-    with pytest.raises(ArcvqError, match="unknown features 'clip': expected one of vgg16, blocks"):
+    with pytest.raises(ArcvqError, match="unknown features 'clip': expected one of blocks, vgg16"):
         feature_encoder("clip")
 
 

@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 import yaml
+from safetensors.torch import load_file
+from torch import Tensor, nn
 
 from arcvq import ArcvqError
 from arcvq.cli import main
+from arcvq.nets.features import FEATURES
 from arcvq.quantizers import QUANTIZERS
-from arcvq.systems import import_parts, parse_config, register
+from arcvq.systems import import_parts, load_config, parse_config, register, train
 from arcvq.systems.parsing import TASKS
 
 QUANTIZER = """
@@ -76,8 +79,10 @@ register("task", "line", LineConfig)
 @pytest.fixture(autouse=True)
 def restored_registries() -> Iterator[None]:
     """Undo what a test registers."""
-    kinds, tasks, modules = dict(QUANTIZERS._kinds), dict(TASKS), set(sys.modules)
+    kinds, tasks, features, modules = dict(QUANTIZERS._kinds), dict(TASKS), dict(FEATURES), set(sys.modules)
     yield
+    FEATURES.clear()
+    FEATURES.update(features)
     QUANTIZERS._kinds = kinds
     TASKS.clear()
     TASKS.update(tasks)
@@ -131,6 +136,25 @@ def test_file_that_fails_is_refused_with_its_line(text: str, message: str, write
 def test_task_that_is_no_run_configuration_is_refused() -> None:
     with pytest.raises(ArcvqError, match="derives from RunConfig"):
         register("task", "mine", dict)
+
+
+def test_registered_features_become_the_codebook(tiny_settings: Callable[..., list[str]], tmp_path: Path) -> None:
+    class Corners(nn.Module):
+        feature_dim = 4
+
+        def forward(self, images: Tensor) -> Tensor:
+            return images[:, 0, :2, :2].reshape(-1, 4, 1, 1)
+
+    register("features", "corners", lambda device: Corners())
+    with pytest.raises(ArcvqError, match="there are features 'corners' already"):
+        register("features", "corners", lambda device: Corners())
+    config = load_config(
+        "sample/vq-vae",
+        tiny_settings({"quantizer": "{kind: projected, features: corners, feature_dim: 4, codebook_size: 8}"}),
+    )
+    basis = load_file(train(config, tmp_path / "run", quiet=True) / "model.safetensors")["quantizer.basis"]
+    assert basis.shape == (8, 4)
+    assert (basis < -0.9).all()  # the corners of the sample's images are black
 
 
 def test_tokenizer_with_a_registered_quantizer_is_trained_and_measured(

@@ -8,10 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from arcvq.config import did_you_mean
 from arcvq.data import Images, to_unit
 from arcvq.errors import ArcvqError
 from arcvq.functional.precision import full_precision
 from arcvq.metrics.lpips import Lpips, check_size, lpips_network
+from arcvq.registry import NOT_REGISTERED
 
 # Each image's features are averaged to a grid of this many places a side.
 GRID = 4
@@ -44,7 +46,7 @@ FEATURES: dict[str, Callable[[torch.device | str], nn.Module]] = {"vgg16": load_
 def feature_encoder(name: str, device: torch.device | str = "cpu") -> nn.Module:
     """The frozen encoder of this name, in evaluation mode."""
     if name not in FEATURES:
-        raise ArcvqError(f"unknown features {name!r}: expected one of {', '.join(FEATURES)}")
+        raise ArcvqError(f"unknown features {name!r}{did_you_mean(name, FEATURES)}{NOT_REGISTERED}")
     return FEATURES[name](device).to(device).requires_grad_(False).eval()
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib.util
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from arcvq.config import did_you_mean
 from arcvq.errors import ArcvqError
 from arcvq.nets import AUTOENCODERS, DISCRIMINATORS
+from arcvq.nets.features import FEATURES
 from arcvq.objectives import OBJECTIVES
 from arcvq.priors import PRIORS
 from arcvq.quantizers import QUANTIZERS
@@ -26,22 +28,29 @@ REGISTRIES: dict[str, Any] = {
 }
 
 
-def register(what: str, name: str, cls: type) -> None:
+def register(what: str, name: str, cls: Callable[..., Any]) -> None:
     """Add a part: `register("quantizer", "mine", MyQuantizer)`.
 
     what  autoencoder, discriminator, objective, prior or quantizer: a class with a dataclass `Config` of its own, picked by `kind: NAME`;
-          or task: a dataclass that derives from RunConfig, picked by `task: NAME`
+          task: a dataclass that derives from RunConfig, picked by `task: NAME`
+          features: a function of the device that loads a frozen encoder, picked by `features: NAME` of the quantizer `projected`
     """
     if what == "task":
-        if not issubclass(cls, RunConfig):
-            raise ArcvqError(f"{cls.__name__}: a task is registered by its configuration, which derives from RunConfig")
+        if not (isinstance(cls, type) and issubclass(cls, RunConfig)):
+            raise ArcvqError(
+                f"{getattr(cls, '__name__', cls)}: a task is registered by its configuration, which derives from RunConfig"
+            )
         if name in TASKS:
             raise ArcvqError(f"there is a task {name!r} already: choose another name")
         TASKS[name] = cls
+    elif what == "features":
+        if name in FEATURES:
+            raise ArcvqError(f"there are features {name!r} already: choose another name")
+        FEATURES[name] = cls
     elif what in REGISTRIES:
         REGISTRIES[what].register(name, cls)
     else:
-        raise ArcvqError(f"unknown part {what!r}{did_you_mean(what, [*REGISTRIES, 'task'])}")
+        raise ArcvqError(f"unknown part {what!r}{did_you_mean(what, [*REGISTRIES, 'task', 'features'])}")
 
 
 def import_parts(path: str | Path) -> None:
