@@ -12,7 +12,7 @@ from arcvq import Arc, ArcvqError, Ball
 from arcvq.config import to_dict
 from arcvq.data import ImageSource, InMemoryImages
 from arcvq.nets import AUTOENCODERS
-from arcvq.quantizers import QUANTIZERS, EMAVQConfig, Entropy, FSQConfig
+from arcvq.quantizers import QUANTIZERS, EMAVQConfig, Entropy, FSQConfig, Restart
 from arcvq.systems import SYSTEMS, load_config, parse_config
 
 LENGTH = {"training": {"steps": 3}}
@@ -59,12 +59,24 @@ def message_of(data: Any) -> str:
 
 # For large images: the autoencoder, the quantizer, and settings of either.
 LARGE: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "arcvq-vqgan": ("VqganAutoencoder", "ArcVQ", {"metric": "cosine", "ball": Ball(), "arc": Arc()}),
-    "arcvq-vqgan-plus": ("VqganAutoencoder", "ArcVQ", {"metric": "cosine", "ball": Ball(), "arc": Arc()}),
+    "arcvq-vqgan": (
+        "VqganAutoencoder",
+        "ArcVQ",
+        {"metric": "cosine", "ball": Ball(alpha=1e-5), "arc": Arc(decay=1e-4)},
+    ),
+    "arcvq-vqgan-plus": (
+        "VqganAutoencoder",
+        "ArcVQ",
+        {"metric": "cosine", "ball": Ball(match_run="imagenet"), "arc": Arc(match_run="imagenet")},
+    ),
     "cvq-vqgan": ("VqganAutoencoder", "CVQ", {"metric": "cosine"}),
     "df-vqgan": ("DfvqganAutoencoder", "VQ", PLAIN),
     "movq": ("MovqAutoencoder", "MultichannelVQ", {"channels": 4}),
-    "rq-vae": ("VqganAutoencoder", "ResidualVQ", {"depth": 4, "shared": True}),
+    "rq-vae": (
+        "VqganAutoencoder",
+        "ResidualVQ",
+        {"depth": 4, "shared": True, "codebook": EMAVQConfig(restart=Restart())},
+    ),
     "seq-gan": ("VqganAutoencoder", "VQ", {**PLAIN, "entropy": Entropy(weight=0.1, temperature=0.01)}),
     "vit-vqgan": (
         "VitAutoencoder",
@@ -78,8 +90,95 @@ LARGE: dict[str, tuple[str, str, dict[str, Any]]] = {
         "VQ",
         {"metric": "cosine", "output": "unit", "loss_space": "unit", "init": "normal"},
     ),
-    "vqgan-lc": ("VqganAutoencoder", "ProjectedVQ", {"features": "vgg16", "feature_dim": 512}),
+    "vqgan-lc": (
+        "VqganAutoencoder",
+        "ProjectedVQ",
+        {"features": "vgg16", "feature_dim": 512, "commitment_weight": 0.1, "codebook_weight": 0.033},
+    ),
 }
+# What else makes them what they are: settings by dotted name. The others have VQGAN's.
+VQGAN = {
+    "autoencoder.middle_attention": True,
+    "autoencoder.decoder_blocks": None,
+    "autoencoder.latent_dim": 16,
+    "objective.l1": 1.0,
+    "objective.l2": 0.0,
+    "objective.perceptual": 1.0,
+    "objective.semantic": None,
+    "objective.laplace": 0.0,
+    "adversarial.discriminator.kind": "patch",
+    "adversarial.loss": "hinge",
+    "adversarial.weight": 0.8,
+    "adversarial.adaptive": True,
+    "adversarial.discriminator_weight": 1.0,
+    "adversarial.r1": 0.0,
+    "adversarial.lecam": 0.0,
+    "decoder_last": None,
+    "training.betas": [0.5, 0.9],
+    "training.weight_decay": 0.0,
+    "training.schedule": "constant",
+    "training.gradient_clip": None,
+    "training.ema": None,
+}
+SMALL_FIXED_WEIGHT = {"adversarial.weight": 0.1, "adversarial.adaptive": False}
+OWN: dict[str, dict[str, Any]] = {
+    "arcvq-vqgan-plus": {
+        **SMALL_FIXED_WEIGHT,
+        "autoencoder.middle_attention": False,
+        "autoencoder.attention": [],
+        "autoencoder.decoder_blocks": 2,
+        "objective.l1": 0.0,
+        "objective.l2": 1.0,
+        "adversarial.discriminator.norm": "group",
+        "adversarial.discriminator.blur": True,
+        "adversarial.lecam": 0.001,
+        "training.betas": [0.9, 0.999],
+        "training.weight_decay": 1e-4,
+        "training.schedule": "cosine",
+        "training.gradient_clip": 1.0,
+        "training.ema": 0.999,
+    },
+    "df-vqgan": {"autoencoder.latent_dim": 256},
+    "movq": {"autoencoder.latent_dim": 256},
+    "rq-vae": {
+        "objective.l1": 0.0,
+        "objective.l2": 1.0,
+        "adversarial.discriminator.layers": 2,
+        "adversarial.weight": 0.75,
+        "adversarial.discriminator_weight": 0.75,
+    },
+    "seq-gan": {
+        **SMALL_FIXED_WEIGHT,
+        "autoencoder.middle_attention": False,
+        "autoencoder.attention": [],
+        "autoencoder.latent_dim": 256,
+        "objective.semantic": [0.9, 0.1],
+        "decoder_last": 1 / 3,
+    },
+    "vit-vqgan": {
+        **SMALL_FIXED_WEIGHT,
+        "autoencoder.likelihood": True,
+        "autoencoder.latent_dim": 32,
+        "objective.l1": 0.0,
+        "objective.l2": 0.25,  # the published 1.0 and R1's 10 are for images in [0, 1]
+        "objective.perceptual": 0.1,
+        "objective.laplace": 0.1,
+        "adversarial.discriminator.kind": "stylegan",
+        "adversarial.loss": "logistic",
+        "adversarial.r1": 40.0,
+        "training.betas": [0.9, 0.99],
+        "training.weight_decay": 1e-4,
+    },
+    "vqgan-fc": {"autoencoder.latent_dim": 8},
+    "vqgan-lc": {"autoencoder.latent_dim": 8, "adversarial.discriminator.layers": 2, "adversarial.weight": 0.1},
+}
+
+
+def setting(settings: dict[str, Any], key: str) -> Any:
+    """The value of a dotted key, which must be there."""
+    for name in key.split("."):
+        settings = settings[name]
+    return settings
 
 
 def test_the_tables_here_have_every_system() -> None:
@@ -96,9 +195,11 @@ def test_a_system_for_large_images_is_built_from_its_name(name: str) -> None:
     assert (type(tokenizer.autoencoder).__name__, type(tokenizer.quantizer).__name__) == (autoencoder, quantizer)
     config: Any = tokenizer.quantizer.config
     assert {key: getattr(config, key) for key in settings} == settings
-    assert run.objective.perceptual == 1.0
-    assert run.adversarial is not None
     assert (run.masks is not None) == (name == "df-vqgan")
+    expected = VQGAN | OWN.get(name, {})
+    if name == "vit-vqgan":
+        expected = {key: value for key, value in expected.items() if not key.endswith(("_attention", "_blocks"))}
+    assert {key: setting(to_dict(run), key) for key in expected} == expected
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -234,6 +335,35 @@ def test_a_yaml_of_ones_own_loads_under_its_own_name(tmp_path: Path) -> None:
     with pytest.raises(ArcvqError) as raised:
         load_config(str(path), ["--quantizer.codebook_siz", "64"])
     assert str(raised.value).startswith(f"{path}: unknown key 'quantizer.codebook_siz': did you mean codebook_size")
+
+
+@pytest.mark.parametrize(
+    ("training", "stages"),
+    [
+        ({"steps": 10}, [(None, 7), (None, 3)]),
+        ({"epochs": 6}, [(4, None), (2, None)]),
+        ({"stages": [{"steps": 5}, {"steps": 4}]}, [(None, 5), (None, 4)]),
+    ],
+)
+def test_the_decoder_alone_learns_in_the_last_share(training: dict[str, Any], stages: list[Any]) -> None:
+    plan = parse_config({"system": "seq-gan", "training": training}).training.plan()
+    assert [(stage.epochs, stage.steps) for stage in plan] == stages
+    if "stages" not in training:
+        assert [stage.train for stage in plan] == [[], ["autoencoder.decoder"]]
+    whole = parse_config({"system": "seq-gan", "decoder_last": None, "training": training}).training
+    assert whole.steps == training.get("steps")
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"training": {"steps": 1}}, "decoder_last: 1 steps are too few"),
+        ({"decoder_last": 1.0, **LENGTH}, "decoder_last is a share, above 0 and below 1, got 1.0"),
+        ({"system": "hvq-vae", "decoder_last": 0.5, **LENGTH}, "the task stacked has no adversarial, continuous_first"),
+    ],
+)
+def test_a_last_share_that_cannot_be_is_refused(data: dict[str, Any], message: str) -> None:
+    assert message in message_of({"system": "seq-gan", **data})
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any
 class System:
     """summary   in one line
     citation  where it comes from
-    defaults  settings that lie below those of a preset
+    defaults  settings that lie below those of a preset: what makes it this system. Sizes (levels, codes) and lengths are a preset's
     kinds     sections in which another kind is refused; elsewhere another kind drops the default one's settings
     """
 
@@ -29,12 +29,14 @@ class System:
 VQ_VAE = "van den Oord et al., Neural Discrete Representation Learning, NeurIPS 2017"
 VIT_VQGAN = "Yu et al., Vector-quantized Image Modeling with Improved VQGAN, ICLR 2022"
 
-# What the systems for large images share: VQGAN's autoencoder, L1 and LPIPS, and a discriminator.
+# What the systems for large images share: VQGAN's autoencoder, L1 and LPIPS, a discriminator, and Adam's betas.
 PHOTOS: dict[str, Any] = {
     "autoencoder": {"kind": "vqgan"},
     "objective": {"kind": "perceptual"},
     "adversarial": {"discriminator": {"kind": "patch"}},
+    "training": {"betas": [0.5, 0.9]},
 }
+NO_ATTENTION = {"kind": "vqgan", "attention": [], "middle_attention": False}
 UNIT_CODES = {"kind": "vq", "metric": "cosine", "output": "unit", "loss_space": "unit", "init": "normal"}
 
 SYSTEMS: dict[str, System] = {
@@ -107,13 +109,30 @@ SYSTEMS: dict[str, System] = {
     "arcvq-vqgan": System(
         "VQGAN with the quantizer of ArcVQ-VAE",
         "Kim and Yoo, ArcVQ-VAE: A Spherical Vector Quantization Framework with ArcCosine Additive Margin, arXiv 2605.13517",
-        {**PHOTOS, "quantizer": {"kind": "arcvq"}},
+        {**PHOTOS, "quantizer": {"kind": "arcvq", "arc": {"decay": 1e-4}, "ball": {"alpha": 1e-5}}},
     ),
     "arcvq-vqgan-plus": System(
         "our recipe for large images: VQGAN+'s trunk and training with the quantizer of ArcVQ-VAE",
         "Weber et al., MaskBit: Embedding-free Image Generation via Bit Tokens, TMLR 2024 (its VQGAN+). The prior: Kim and Yoo, "
         "ArcVQ-VAE, arXiv 2605.13517",
-        {**PHOTOS, "quantizer": {"kind": "arcvq"}},
+        {
+            "autoencoder": {**NO_ATTENTION, "decoder_blocks": 2},
+            "objective": {"kind": "perceptual", "l1": 0.0, "l2": 1.0},
+            "adversarial": {
+                "discriminator": {"kind": "patch", "norm": "group", "blur": True},
+                "weight": 0.1,
+                "adaptive": False,
+                "lecam": 0.001,
+            },
+            "quantizer": {"kind": "arcvq", "arc": {"match_run": "imagenet"}, "ball": {"match_run": "imagenet"}},
+            "training": {
+                "betas": [0.9, 0.999],
+                "weight_decay": 1e-4,
+                "schedule": "cosine",
+                "gradient_clip": 1.0,
+                "ema": 0.999,
+            },
+        },
     ),
     "cvq-vqgan": System(
         "VQGAN whose little-used codes are moved onto latents after every step",
@@ -129,26 +148,49 @@ SYSTEMS: dict[str, System] = {
     "movq": System(
         "VQGAN with several tokens per position from one codebook, and a decoder that the quantized latents modulate",
         "Zheng et al., MoVQ: Modulating Quantized Vectors for High-Fidelity Image Generation, NeurIPS 2022",
-        {**PHOTOS, "autoencoder": {"kind": "movq"}, "quantizer": {"kind": "multichannel"}},
+        {**PHOTOS, "autoencoder": {"kind": "movq", "latent_dim": 256}, "quantizer": {"kind": "multichannel"}},
     ),
     "rq-vae": System(
         "several codes per position, each chosen for what the ones before it leave over",
         "Lee et al., Autoregressive Image Generation using Residual Quantization, CVPR 2022",
-        {**PHOTOS, "quantizer": {"kind": "residual"}},
+        {
+            **PHOTOS,
+            "objective": {"kind": "perceptual", "l1": 0.0, "l2": 1.0},
+            "adversarial": {
+                "discriminator": {"kind": "patch", "layers": 2},
+                "weight": 0.75,
+                "discriminator_weight": 0.75,
+            },
+            "quantizer": {"kind": "residual", "codebook": {"kind": "emavq", "restart": {}}},
+        },
     ),
     "seq-gan": System(
         "VQGAN in two phases: first all of it, for what is in the image; then the decoder alone, for detail",
         "Gu et al., Rethinking the Objectives of Vector-Quantized Tokenizers for Image Synthesis, arXiv 2212.03185",
-        {**PHOTOS, "quantizer": {"kind": "vq", "entropy": {}}},
+        {
+            **PHOTOS,
+            "autoencoder": {**NO_ATTENTION, "latent_dim": 256},
+            "objective": {"kind": "perceptual", "semantic": [0.9, 0.1]},
+            "adversarial": {"discriminator": {"kind": "patch"}, "weight": 0.1, "adaptive": False},
+            "quantizer": {"kind": "vq", "entropy": {}},
+            "decoder_last": 1 / 3,
+        },
     ),
     "vit-vqgan": System(
         "transformers as encoder and decoder, and unit codes",
         VIT_VQGAN,
         {
-            **PHOTOS,
-            "autoencoder": {"kind": "vit"},
-            "adversarial": {"discriminator": {"kind": "stylegan"}},
+            "autoencoder": {"kind": "vit", "likelihood": True},
+            "objective": {"kind": "perceptual", "l1": 0.0, "l2": 0.25, "perceptual": 0.1, "laplace": 0.1},
+            "adversarial": {
+                "discriminator": {"kind": "stylegan"},
+                "loss": "logistic",
+                "weight": 0.1,
+                "adaptive": False,
+                "r1": 40.0,
+            },
             "quantizer": UNIT_CODES,
+            "training": {"betas": [0.9, 0.99], "weight_decay": 1e-4},
         },
     ),
     "vqgan": System(
@@ -164,12 +206,22 @@ SYSTEMS: dict[str, System] = {
     "vqgan-fc": System(
         "VQGAN with narrow unit codes",
         f"{VIT_VQGAN} (its factorized, l2-normalized codes)",
-        {**PHOTOS, "quantizer": UNIT_CODES},
+        {**PHOTOS, "autoencoder": {"kind": "vqgan", "latent_dim": 8}, "quantizer": UNIT_CODES},
     ),
     "vqgan-lc": System(
         "VQGAN whose codes are frozen features of images behind one learned linear layer",
         "Zhu et al., Scaling the Codebook Size of VQGAN to 100,000 with a Utilization Rate of 99%, NeurIPS 2024",
-        {**PHOTOS, "quantizer": {"kind": "projected", "features": "vgg16"}},
+        {
+            **PHOTOS,
+            "autoencoder": {"kind": "vqgan", "latent_dim": 8},
+            "adversarial": {"discriminator": {"kind": "patch", "layers": 2}, "weight": 0.1},
+            "quantizer": {
+                "kind": "projected",
+                "features": "vgg16",
+                "codebook_weight": 0.033,
+                "commitment_weight": 0.1,
+            },
+        },
     ),
     "gpt": System(
         "a prior: a transformer that predicts a tokenizer's tokens one after another",

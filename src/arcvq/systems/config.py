@@ -139,6 +139,8 @@ class TokenizerConfig(RunConfig):
     adversarial       a discriminator, its losses and their weights; none by default
     continuous_first  steps at the start without the quantizer: the decoder gets the latents themselves; below 1: a share of the
                       whole training
+    decoder_last      the share of the training, at its end, in which the decoder alone learns: a second stage. None by default; with
+                      training.stages, these count
     masks             of defective regions in the training images, for the autoencoder dfvqgan; none by default
     """
 
@@ -150,6 +152,7 @@ class TokenizerConfig(RunConfig):
     )
     adversarial: AdversarialConfig | None = None
     continuous_first: float = 0.0
+    decoder_last: float | None = None
     masks: MasksConfig | None = None
 
     def __post_init__(self) -> None:
@@ -162,6 +165,11 @@ class TokenizerConfig(RunConfig):
                 "continuous_first with training.select test-best would keep a model from before its codes were trained, which has "
                 "the lowest error: set training.select to last"
             )
+        if self.decoder_last is not None:
+            if not 0 < self.decoder_last < 1:
+                raise ArcvqError(f"decoder_last is a share, above 0 and below 1, got {self.decoder_last}")
+            if not self.training.stages:
+                self.training = with_last_stage(self.training, ["autoencoder.decoder"], self.decoder_last)
         if self.adversarial is not None and self.training.compile:
             raise ArcvqError(
                 "adversarial takes several gradients through one forward pass, which torch.compile does not allow: set "
@@ -250,8 +258,10 @@ class StackedTokenizerConfig(TokenizerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.adversarial is not None or self.continuous_first or self.masks is not None:
-            raise ArcvqError("the task stacked has no adversarial, continuous_first or masks: leave them out")
+        if (self.adversarial, self.decoder_last, self.masks) != (None, None, None) or self.continuous_first:
+            raise ArcvqError(
+                "the task stacked has no adversarial, continuous_first, decoder_last or masks: leave them out"
+            )
         if not isinstance(self.autoencoder, StackedConfig) or not isinstance(self.quantizer, HVQConfig):
             raise ArcvqError("the task stacked needs the autoencoder stacked and the quantizer hvq")
         if not self.training.stages:
@@ -274,6 +284,21 @@ class StackedTokenizerConfig(TokenizerConfig):
         facts = super().facts(channels, image_size, total_steps)
         del facts["total_steps"]
         return facts
+
+
+def with_last_stage(training: TrainingConfig, parts: list[str], share: float) -> TrainingConfig:
+    """A training in one stage, divided: everything learns, and in the last `share` of it these parts alone."""
+    (whole,) = training.plan()
+    length = whole.epochs or whole.steps or 0
+    last = round(share * length)
+    if not 0 < last < length:
+        unit = "epochs" if whole.epochs else "steps"
+        raise ArcvqError(f"decoder_last: {length} {unit} are too few for a last stage of {share} of them: train longer")
+    stages = [
+        StageConfig(train=trained, epochs=each if whole.epochs else None, steps=None if whole.epochs else each)
+        for trained, each in (([], length - last), (parts, last))
+    ]
+    return dataclasses.replace(training, epochs=None, steps=None, stages=stages)
 
 
 def _share(length: int | None, index: int, parts: int) -> int | None:
