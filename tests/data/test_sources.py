@@ -292,6 +292,12 @@ def test_variance_is_recomputed_without_cache_folder(
     assert decode_counter.count == 2 * COUNT
 
 
+def test_files_are_augmented_on_their_device(from_files: FolderImages) -> None:
+    for options in (Augmentation(flip=True), Augmentation(crop=5), BOTH):
+        source = ImageSource(from_files.to("meta"), 4, options)
+        assert fetch_batches(source, 1)[0]["image"].device.type == "meta"
+
+
 @pytest.fixture(params=["folder", "shards"])
 def wide_set(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, list[Tensor]]:
     """The name of a set of images of which each is twice as wide as high, or as high as wide, and those it trains on."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from itertools import repeat
 from pathlib import Path
 from typing import Literal, Self
 
@@ -105,7 +106,7 @@ class DecodedImages:
     ) -> tuple[list[int], list[UnreadableImage]]:
         """Decode images into the tensor `pixels`, uint8 (B, C, H, W). Returns the images used, and the errors of unreadable ones."""
         used, unreadable = list(indices), []
-        wanted = list(zip(indices, windows or [None] * len(indices)))
+        wanted = list(zip(indices, repeat(None) if windows is None else windows))
         for position, decoded in enumerate(read_in_threads(wanted, lambda each: self.decode(*each))):
             if not isinstance(decoded, UnreadableImage):
                 pixels[position].copy_(decoded)
