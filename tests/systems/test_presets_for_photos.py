@@ -142,6 +142,36 @@ def test_rivals_of_one_table_differ_only_in_what_their_system_is() -> None:
         assert same == (base.autoencoder, base.objective, base.adversarial, base.data, base.training)
 
 
+@pytest.mark.parametrize("name", sorted(name for name in PRESETS if name.startswith("imagenet/")))
+def test_imagenet_is_cropped_at_random_from_the_whole_image(name: str) -> None:
+    data = config_of(name).data
+    assert (data.image_size, data.crop, data.flip) == (256, 256, False)
+
+
+@pytest.mark.parametrize("name", ["imagenet/vqgan-fc", "imagenet/vqgan-lc", "photos-128/vqgan-lc", "faces/vqgan-lc"])
+def test_loss_of_vqgan_lc_has_a_tenth_of_the_quantizers_terms(name: str) -> None:
+    quantizer: Any = config_of(name).quantizer
+    assert (quantizer.commitment_weight, quantizer.codebook_weight) == (0.1, 0.033)
+    assert config_of("imagenet/vqgan-ema").quantizer.commitment_weight == 0.1
+
+
+@pytest.mark.parametrize(("name", "positions"), [("imagenet/rq-vae", 64), ("photos-128/rq-vae", 256)])
+def test_rq_vae_moves_codes_with_less_than_one_token_per_step(name: str, positions: int) -> None:
+    config = config_of(name)
+    quantizer: Any = config.quantizer
+    tokens = config.data.batch_size * positions * quantizer.depth
+    assert quantizer.codebook.restart.threshold == quantizer.codebook_size / tokens
+    assert quantizer.codebook.restart.decay == quantizer.codebook.decay
+
+
+@pytest.mark.parametrize("name", [name for name in PRESETS if "vit-vqgan" in name])
+def test_weights_of_vit_vqgan_are_for_images_from_minus_1_to_1(name: str) -> None:
+    config = config_of(name)
+    assert config.adversarial is not None
+    assert (config.objective.l2, config.adversarial.r1) == (1.0 / 2**2, 10.0 * 2**2)
+    assert (config.objective.perceptual, config.objective.laplace, config.adversarial.weight) == (0.1, 0.1, 0.1)
+
+
 @pytest.mark.usefixtures("lpips_weights")
 @pytest.mark.parametrize("name", TRAINED)
 def test_system_trains_on_tiny_photographs(name: str, photographs: Path, tmp_path: Path) -> None:
