@@ -117,7 +117,7 @@ SHARE, STEPS = {"continuous_first": 0.5}, {"continuous_first": 3}
 def test_share_of_the_length_is_refused_with_the_steps_it_was(tmp_path: Path, tiny_system: MakeConfig) -> None:
     short = tiny_system("vq-vae", {**PLAIN, **SHARE})
     train(short, tmp_path / "run", quiet=True)
-    with pytest.raises(ArcvqError, match=r"step 3 of 6 .* --continuous_first 3$") as raised:
+    with pytest.raises(ArcvqError, match=r"share of 6 steps.* --continuous_first 3$") as raised:
         train(tiny_system("vq-vae", {**LONG, **SHARE}), tmp_path / "run", quiet=True)
     assert "\n" not in str(raised.value)
     for changes, fact in [({"training.seed": 2}, "seed"), ({"training.steps": 5}, "made shorter")]:
@@ -130,17 +130,26 @@ def test_share_of_the_length_is_refused_with_the_steps_it_was(tmp_path: Path, ti
     assert_extended(tmp_path / "run", tmp_path / "long")
 
 
-def test_beginning_of_the_discriminator_is_kept(tmp_path: Path, tiny_system: MakeConfig) -> None:
+def test_beginnings_of_the_phases_are_kept(tmp_path: Path, tiny_system: MakeConfig) -> None:
     patch = "{discriminator: {kind: patch, layers: 1, width: 8, norm: group, groups: 4}, start: START}"
 
-    def adversarial(start: float, steps: int) -> TokenizerConfig:
-        return tiny_system("vq-vae", {"training.steps": steps, "adversarial": patch.replace("START", str(start))})
+    def phases(continuous: float, start: float, steps: int) -> TokenizerConfig:
+        settings = {"continuous_first": continuous, "adversarial": patch.replace("START", str(start))}
+        return tiny_system("vq-vae", {"training.steps": steps, **settings})
 
-    train(adversarial(0.5, 4), tmp_path / "run", quiet=True)
-    with pytest.raises(ArcvqError, match=r"--adversarial\.start 2$"):
-        train(adversarial(0.5, 8), tmp_path / "run", quiet=True)
-    train(adversarial(2, 8), tmp_path / "run", quiet=True)
+    train(phases(0.25, 0.5, 4), tmp_path / "run", quiet=True)
+    for wrong, fact in [
+        (phases(0.25, 0.5, 8), r"steps, --continuous_first 1 --adversarial\.start 2$"),
+        (phases(1, 0.5, 8), r"steps, --adversarial\.start 2$"),
+        (phases(1, 0.5, 4), "continuous_first is 0.25 there"),
+        (phases(1, 3, 8), r"adversarial\.start is 0.5 there and 3"),
+    ]:
+        with pytest.raises(ArcvqError, match=fact):
+            train(wrong, tmp_path / "run", quiet=True)
+        assert read_run(RunFolder(tmp_path / "run")) == phases(0.25, 0.5, 4)
+    train(phases(1, 2, 8), tmp_path / "run", quiet=True)
     logged = [line for line in read_lines(tmp_path / "run") if line["kind"] == "train"]
+    assert ["commitment" in line for line in logged] == [False] + [True] * 7
     assert ["adversarial" in line for line in logged] == [False] * 2 + [True] * 6
 
 

@@ -49,31 +49,34 @@ def make_trainer(config: RunConfig, out: str | Path, *, quiet: bool = False, dry
 def keep_beginnings(folder: RunFolder, settings: Mapping[str, Any], batches_per_epoch: int) -> None:
     """Before a finished run is made longer: what began at a share of it must not begin anew at the same share of the longer one.
 
-    With that share the run is refused. With the steps it began at, config.yaml gets these, so that only the length differs.
+    With such a share the run is refused. With the steps that it was, config.yaml gets these, so that only the length differs.
     """
     steps = folder.finished_steps()
-    if steps is None or not folder.config.is_file():
+    there = folder.read_config() if steps is not None and folder.config.is_file() else {}
+    if steps is None or there.get("training") == settings.get("training"):
         return
-    there = folder.read_config()
-    shares = {key: share for key in SHARES if 0 < (share := _setting(there, key) or 0) < 1}
-    in_steps = dict(there)
-    for key, share in shares.items():
+    in_steps, refused = dict(there), {}
+    for key in SHARES:
+        share = _setting(there, key) or 0
         begins = first_step(share, steps)
-        if _setting(settings, key) == begins:
+        if 0 < share < 1 and _setting(settings, key) == share:
+            refused[key] = begins
+        elif 0 < share < 1 and _setting(settings, key) == begins:
             in_steps = _with_setting(in_steps, key, begins)
-        elif _setting(settings, key) == share and there.get("training") != settings.get("training"):
+    try:
+        if in_steps != there:
+            folder.write_config(in_steps)
+        if in_steps != there or refused:
             folder.check(settings, batches_per_epoch)  # names what else differs
+        if refused:
             raise ArcvqError(
-                f"{folder.path}: {key} is {share}, which was step {begins:,} of {steps:,} and would be a later one of a longer run: "
-                f"give it in steps, --{key} {begins}"
+                f"{folder.path}: {' and '.join(refused)} began at a share of {steps:,} steps, which of a longer run is a later step: "
+                f"give steps, {' '.join(f'--{key} {begins}' for key, begins in refused.items())}"
             )
-    if in_steps != there:
-        folder.write_config(in_steps)
-        try:
-            folder.check(settings, batches_per_epoch)
-        except ArcvqError:
+    except ArcvqError:
+        if in_steps != there:
             folder.write_config(there)
-            raise
+        raise
 
 
 def _setting(settings: Mapping[str, Any], key: str) -> Any:
