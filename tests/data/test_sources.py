@@ -344,3 +344,12 @@ def test_an_image_that_stands_in_is_cropped_where_the_other_would_have_been(wide
     assert torch.equal(crop, images[3][:, :, left : left + 12])
     assert source.skipped is not None
     assert len(source.skipped) == 1
+
+
+def test_crops_of_files_with_held_out_images_come_from_anywhere_too(wide_set: tuple[str, list[Tensor]]) -> None:
+    options: dict[str, Any] = {"batch_size": 4, "image_size": 12, "augmentation": Augmentation(crop=10)}
+    source, evaluation = load_sources(wide_set[0], holdout=2, **options)
+    assert (source.length, source.resident) == (4, False)
+    assert (evaluation.length, evaluation.image_size) == (2, (10, 10))
+    places = {batch["image"][0].sum().item() for batch in fetch_batches(source, 60)}
+    assert len(places) > 4 * 9  # more than the 3 × 3 places of four centre squares
