@@ -32,11 +32,8 @@ def loader_rows(
     with tempfile.TemporaryDirectory() as temporary:
         shards = Path(temporary) / "shards"
         write_shards(folder, shards, ShardOptions(size=image_size))
-        with mock.patch("arcvq.data.folder.MEMORY_LIMIT", 0), mock.patch("arcvq.data.shards.MEMORY_LIMIT", 0):
-            sets = {
-                "folder": load_folder(folder, split="train", image_size=image_size, limit=limit),
-                "shards": load_shards(shards, split="train", image_size=image_size, limit=limit),
-            }
+        about: dict[str, Any] = {"split": "train", "image_size": image_size, "limit": limit, "memory": 0}
+        sets = {"folder": load_folder(folder, **about), "shards": load_shards(shards, **about)}
         for kind, images in sets.items():
             assert isinstance(images, DecodedImages)
             for count in threads:

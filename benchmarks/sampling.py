@@ -64,29 +64,34 @@ def build(preset: str, grid: Grid, device: torch.device) -> Prior:
 
 
 Run = Callable[[Noise], Tensor]
+# Makes what is timed, in the precision in which it then runs: graphs and caches keep it.
+Way = tuple[Callable[[], Run], Precision]
 
 
-def ways(prior: Prior, chunk: int) -> dict[str, tuple[Run, Precision]]:
-    """The ways to sample a chunk, each with its precision."""
-    sampler = prior.make_sampler(SamplingOptions(), chunk)
+def ways(prior: Prior, chunk: int) -> dict[str, Way]:
+    """The ways to sample a chunk."""
 
-    def ours(noise: Noise) -> Tensor:
-        return sampler(None, noise, None, None)
+    def ours() -> Run:
+        sampler = prior.make_sampler(SamplingOptions(), chunk)
+        return lambda noise: sampler(None, noise, None, None)
 
-    def eager(noise: Noise) -> Tensor:
-        with mock.patch.object(Replay, "__call__", lambda replay: replay.function()):
-            return ours(noise)
+    def eager() -> Run:
+        run = ours()
 
-    found: dict[str, tuple[Run, Precision]] = {"eager": (eager, "fp32")}
+        def without_graph(noise: Noise) -> Tensor:
+            with mock.patch.object(Replay, "__call__", lambda replay: replay.function()):
+                return run(noise)
+
+        return without_graph
+
+    found: dict[str, Way] = {}
     if isinstance(prior, AutoregressivePrior):
-        found = {"plain loop": (lambda noise: plain_loop(prior, noise, chunk), "fp32"), **found}
+        found["plain loop"] = (lambda: lambda noise: plain_loop(prior, noise, chunk), "fp32")
     if isinstance(prior, Ldm):
-        found = {"diffusers' scheduler": (lambda noise: diffusers_loop(prior, noise, chunk), "fp32"), **found}
-    found["arcvq"] = (ours, "fp32")
+        found["diffusers' scheduler"] = (lambda: lambda noise: diffusers_loop(prior, noise, chunk), "fp32")
+    found |= {"eager": (eager, "fp32"), "arcvq": (ours, "fp32")}
     if prior.device.type == "cuda":
-        # A graph keeps the precision that it was recorded in.
-        halved = prior.make_sampler(SamplingOptions(), chunk)
-        found["arcvq bf16"] = (lambda noise: halved(None, noise, None, None), "bf16")
+        found["arcvq bf16"] = (ours, "bf16")
     return found
 
 
@@ -122,9 +127,10 @@ def diffusers_loop(prior: Ldm, noise: Noise, chunk: int) -> Tensor:
     return cast(Tensor, latents)
 
 
-def speed(run: Run, precision: Precision, chunk: int, device: torch.device) -> dict[str, float]:
+def speed(make: Callable[[], Run], precision: Precision, chunk: int, device: torch.device) -> dict[str, float]:
     """Images per second of the second chunk; the first one records graphs."""
     with sampling_precision(precision, device):
+        run = make()
         for number in range(2):
             noise = Noise(number, range(chunk), device)
             if device.type == "cuda":

@@ -251,7 +251,7 @@ def test_every_way_of_sampling_draws_the_same(monkeypatch: pytest.MonkeyPatch) -
 
     for name, grid in sampling.PRIORS_OF["cpu"].items():
         prior = sampling.build(name, grid, torch.device("cpu"))
-        found = [run(Noise(0, range(2))).reshape(2, -1).float() for run, _ in sampling.ways(prior, 2).values()]
+        found = [make()(Noise(0, range(2))).reshape(2, -1).float() for make, _ in sampling.ways(prior, 2).values()]
         for other in found[1:]:
             torch.testing.assert_close(other, found[0], rtol=1e-3, atol=1e-3)
 
@@ -268,3 +268,11 @@ def test_vqgan_suite_compares_tokens_with_those_of_fp32(monkeypatch: pytest.Monk
     assert 0 < abs(rows["arcvq bf16"]["psnr_difference"]) < 1
     assert rows["arcvq bf16"]["decode_images_per_second"] > 0
     assert "agreement" not in rows["diffusers VQModel fp32"]
+
+
+def test_sampling_is_timed_in_the_precision_that_it_is_made_in() -> None:
+    from benchmarks import sampling
+
+    prior = sampling.build("sample/gpt", sampling.PRIORS_OF["cpu"]["sample/gpt"], torch.device("cpu"))
+    make, _ = sampling.ways(prior, 2)["arcvq"]
+    assert sampling.speed(make, "bf16", 2, torch.device("cpu"))["images_per_second"] > 0

@@ -151,7 +151,15 @@ def test_evaluate_measures_generated_images(arcvq: Arcvq, prior_run: Path, tmp_p
     assert document == json.loads((tmp_path / "result.json").read_text())
     protocol = document["generation"]["protocol"]
     assert (protocol["images"], protocol["split"], protocol["classes"]) == (6, "test", "balanced")
-    assert protocol["sampler"] == {"chunk": 4, "precision": "fp32", "top_k": 9}
+    assert protocol["sampler"] == {
+        "chunk": 4,
+        "compiled": False,
+        "guidance": 1,
+        "precision": "fp32",
+        "temperature": 1,
+        "top_k": 9,
+        "top_p": None,
+    }
     metrics = document["generation"]["metrics"]
     assert metrics["duplicate_share"] == 0
     assert 0 < metrics["bits_per_token"] < 9

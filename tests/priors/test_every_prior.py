@@ -1,7 +1,9 @@
 """What every registered prior keeps."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -183,3 +185,31 @@ def test_prior_without_classes_samples_and_refuses_classes(name: str) -> None:
     assert generator(2, chunk=2).shape == (2, 1, 12, 16)
     with pytest.raises(ArcvqError, match="without classes"):
         generator(2, chunk=2, classes=0)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_sampling_calls_what_was_compiled(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+
+    def compile_(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+        def called(*arguments: Any, **named: Any) -> Any:
+            calls.append(function.__name__)
+            return function(*arguments, **named)
+
+        return called
+
+    prior = small_prior(name)
+    values = sample(prior)
+    monkeypatch.setattr(torch, "compile", compile_)
+    prior.compile_step()
+    assert torch.equal(sample(prior), values)
+    assert calls
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_resolved_options_are_those_that_sampling_uses(name: str) -> None:
+    prior = small_prior(name)
+    found = prior.resolved_options(SamplingOptions())
+    assert tuple(found) == prior.sampling_options
+    assert all(found[option] is not None for option in found if option not in ("top_k", "top_p"))
+    assert prior.resolved_options(SamplingOptions(guidance=1.5))["guidance"] == 1.5

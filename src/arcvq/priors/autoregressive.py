@@ -8,11 +8,10 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from arcvq.priors.noise import Noise
-from arcvq.priors.prior import Prior, Progress, Sampler
+from arcvq.priors.prior import Prior, Progress, Sampler, cross_entropy
 from arcvq.priors.replay import Replay
 from arcvq.priors.sampling import SamplingOptions, draw, guide, probabilities
 
@@ -112,8 +111,3 @@ class TokenSampler:
         given = self.given[:, position]
         drawn = torch.where(given >= 0, given, drawn)
         state.tokens.index_copy_(1, position, torch.cat([drawn, drawn]) if self.guided else drawn)
-
-
-def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """The cross-entropy in nats of each target (B, L) under logits (B, L, K), in float32."""
-    return F.cross_entropy(logits.float().transpose(1, 2), targets, reduction="none")

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from arcvq.errors import ArcvqError
 from arcvq.nets.transformer import Transformer, check_heads, init_weights
-from arcvq.priors.autoregressive import AutoregressivePrior, State, cross_entropy
-from arcvq.priors.prior import Grid, PriorConfig, require_depth_1
+from arcvq.priors.autoregressive import AutoregressivePrior, State
+from arcvq.priors.prior import Grid, PriorConfig, cross_entropy, require_depth_1
 
 
 @dataclass(kw_only=True)

@@ -130,6 +130,9 @@ class Ldm(Prior):
         found: Tensor = self.unet(noisy, time, encoder_hidden_states=context, return_dict=False)[0]
         return found.float()
 
+    def compile_step(self) -> None:
+        self.predict = torch.compile(self.predict, dynamic=False)  # type: ignore[method-assign]
+
     def make_sampler(self, options: SamplingOptions, batch: int) -> Sampler:
         return LatentSampler(self, options, batch)
 

@@ -9,14 +9,13 @@ from functools import partial
 from typing import ClassVar, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from arcvq.errors import ArcvqError
 from arcvq.nets.transformer import Transformer, check_heads, init_weights
 from arcvq.priors.masking import halton_order, lowest, masked_after, training_count
 from arcvq.priors.noise import Noise
-from arcvq.priors.prior import Grid, Prior, PriorConfig, Progress, Sampler
+from arcvq.priors.prior import Grid, Prior, PriorConfig, Progress, Sampler, cross_entropy
 from arcvq.priors.sampling import SamplingOptions, draw, guide, probabilities
 
 # Masks for each image of an evaluation.
@@ -112,6 +111,9 @@ class MaskGit(Prior):
             total += (losses * masked).sum(1) / count
         return total / EVALUATION_DRAWS / math.log(2)
 
+    def compile_step(self) -> None:
+        self.logits = torch.compile(self.logits, dynamic=False)  # type: ignore[method-assign]
+
     def make_sampler(self, options: SamplingOptions, batch: int) -> Sampler:
         options.check_known(type(self).__name__, self.sampling_options)
         return partial(self.draw, options, batch)
@@ -178,14 +180,6 @@ class MaskGit(Prior):
         """A score for each position, (L,): the earlier in the Halton order, the higher."""
         order = torch.tensor(halton_order(self.grid.height, self.grid.width))
         return -order.argsort().to(self.device, torch.float32)
-
-
-def cross_entropy(logits: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> Tensor:
-    """The cross-entropy in nats of each target (...) under logits (..., K), in float32."""
-    losses = F.cross_entropy(
-        logits.float().flatten(0, -2), targets.flatten(), reduction="none", label_smoothing=label_smoothing
-    )
-    return losses.view_as(targets)
 
 
 def draw_tokens(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from arcvq.errors import ArcvqError
@@ -127,8 +128,13 @@ class Prior(nn.Module):
         return self.make_sampler(options, batch)(labels, noise, known, progress)
 
     def compile_step(self) -> None:
-        """Compile what a sampling step computes, in place."""
-        self.compile(dynamic=False)
+        """Compile what a sampling step computes, for this object only."""
+        raise NotImplementedError
+
+    def resolved_options(self, options: SamplingOptions) -> dict[str, Any]:
+        """Every option of this prior's sampling with its value: the given one, or the prior's own."""
+        values = {name: getattr(options, name) for name in self.sampling_options}
+        return {n: getattr(self.config, n, None) if value is None else value for n, value in values.items()}
 
     def after_step(self) -> None:
         """Called after each optimizer step: what changes with time. Device work only."""
@@ -175,6 +181,12 @@ class Prior(nn.Module):
     def describe(self) -> Mapping[str, Any]:
         """Rows of the model card."""
         return {"parameters of the prior": f"{sum(p.numel() for p in self.parameters()):,}"}
+
+
+def cross_entropy(logits: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> Tensor:
+    """The cross-entropy in nats of each target (...) under logits (..., K), in float32."""
+    rows = logits.float().flatten(0, -2)
+    return F.cross_entropy(rows, targets.flatten(), reduction="none", label_smoothing=label_smoothing).view_as(targets)
 
 
 def require_depth_1(grid: Grid, name: str) -> None:

@@ -100,6 +100,11 @@ class RqTransformer(AutoregressivePrior):
         )
         return state
 
+    def compile_step(self) -> None:
+        # Not `next_logits`: it would be compiled anew for every level.
+        for transformer in (self.over_positions, self.over_depths):
+            transformer.step = torch.compile(transformer.step, dynamic=False)  # type: ignore[method-assign]
+
     def next_logits(self, state: State, position: Tensor, level: int) -> Tensor:
         tokens = state.tokens.unflatten(1, (self.grid.positions, self.grid.depth))
         place, depth = position // self.grid.depth, position % self.grid.depth

@@ -15,7 +15,7 @@ from arcvq.errors import ArcvqError
 @dataclass(frozen=True, kw_only=True)
 class SamplingOptions:
     """temperature  divides the logits; 0: the likeliest token
-    top_k        only the k likeliest tokens
+    top_k        only the k likeliest tokens, and those that are as likely as the last of them
     top_p        only the likeliest tokens that together have this probability
     guidance     w: what is predicted with the class moves away from what is predicted without it; 1: no guidance
     steps        of MaskGIT's and the diffusion's sampling; None: the prior's own number

@@ -72,7 +72,8 @@ def measure_generator(
     generator = Generator.from_pretrained(source, device=device)
     if compile:
         generator.speed_up()
-    make_options(options or {}).check_known(type(generator.prior).__name__, generator.prior.sampling_options)
+    sampling = make_options(options or {})
+    sampling.check_known(type(generator.prior).__name__, generator.prior.sampling_options)
     name = data or (config.data.name if config else None)
     if name is None:
         raise ArcvqError(f"{source}: is a model without a run, so it has no data set of its own: say --data NAME")
@@ -90,7 +91,12 @@ def measure_generator(
         reference_images=len(reference),
         classes="balanced" if generator.prior.grid.classes else "none",
         seed=seed,
-        sampler={"chunk": chunk, "precision": precision, **(options or {})},
+        sampler={
+            "chunk": chunk,
+            "precision": precision,
+            "compiled": compile,
+            **generator.prior.resolved_options(sampling),
+        },
     )
 
     def generated() -> Iterator[Tensor]:
