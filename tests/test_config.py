@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from arcvq import ArcvqError
-from arcvq.config import Choice, did_you_mean, merge, override, parse, read_yaml, to_dict
+from arcvq.config import Choice, changed_settings, did_you_mean, merge, override, parse, read_yaml, to_dict
 from arcvq.registry import Registry
 
 
@@ -379,3 +379,21 @@ def test_text_field_of_chosen_kind_keeps_argument_unchanged() -> None:
 def test_unknown_key_error_suggests_dotted_name() -> None:
     assert "did you mean inner.top_k or extra.top_k?" in error_of({"name": "a", "top_k": 5})
     assert "did you mean shape.radius?" in error_of({"radius": 5}, cls=Drawing)
+
+
+def test_changed_settings_do_not_change_with_an_option_that_is_added_and_left_at_its_default() -> None:
+    before = dataclasses.make_dataclass("Config", [("width", int, 8)])
+    after = dataclasses.make_dataclass("Config", [("width", int, 8), ("depth", int, 1)])
+    assert changed_settings(before(width=4)) == changed_settings(after(width=4)) == {"class": "Config", "width": 4}
+    assert changed_settings(after(width=4, depth=2)) == {"class": "Config", "width": 4, "depth": 2}
+
+
+def test_changed_settings_tell_parts_that_are_off_default_and_changed_apart() -> None:
+    inner = dataclasses.make_dataclass("Inner", [("scale", float, 1.0)])
+    outer = dataclasses.make_dataclass(
+        "Outer", [("on", Any, dataclasses.field(default_factory=inner)), ("off", Any, None)]
+    )
+    assert changed_settings(outer()) == {"class": "Outer"}
+    assert changed_settings(outer(on=None)) == {"class": "Outer", "on": None}
+    assert changed_settings(outer(on=inner(2.0)))["on"] == {"class": "Inner", "scale": 2.0}
+    assert changed_settings(outer(off=inner()))["off"] == {"class": "Inner"}

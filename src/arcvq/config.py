@@ -100,6 +100,22 @@ def to_dict(config: Any) -> dict[str, Any]:
     }
 
 
+def changed_settings(config: Any) -> dict[str, Any]:
+    """A configuration's class and the settings that differ from their defaults, as plain values.
+
+    For hashes: a setting that is added later, and left at its default, changes nothing here.
+    """
+    plain = to_dict(config)
+    found: dict[str, Any] = {"class": type(config).__name__}
+    for field in dataclasses.fields(config):
+        value, default = getattr(config, field.name), field.default
+        if field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
+        if value != default:
+            found[field.name] = changed_settings(value) if dataclasses.is_dataclass(value) else plain[field.name]
+    return found
+
+
 def _to_plain(value: Any, hint: Any) -> Any:
     """Convert one field's value to plain values; a choice gets its `kind`."""
     if dataclasses.is_dataclass(value):

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,10 @@ from arcvq.data import read_image, to_uint8, write_png
 from arcvq.nets import SmallConfig
 from arcvq.priors import Grid, Noise, SamplingOptions, make_grid
 from arcvq.priors.files import complete_file, image_grid, sample_files
+from arcvq.priors.saving import generator_fingerprint
 from arcvq.quantizers import VQConfig
 from arcvq.tokenizers import build_tokenizer
+from arcvq.tokenizers.saving import model_fingerprint
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +126,39 @@ def test_grid_is_that_of_the_tokens() -> None:
     expected = Grid(height=4, width=8, codebook_size=9, depth=2, latent_dim=8, classes=5)
     assert make_grid(tokenizer, (16, 32), 5) == expected
     assert tokenizer.encode(torch.zeros(1, 3, 16, 32)).shape[1:] == expected.token_shape
+
+
+def test_fingerprint_covers_weights_and_configurations_of_both() -> None:
+    def changed(change: Callable[[Generator], object]) -> int:
+        other = small_generator("maskgit")
+        change(other)
+        return generator_fingerprint(other)
+
+    found = {
+        changed(lambda _: None),
+        changed(lambda other: setattr(other.prior.config, "steps", 6)),
+        changed(lambda other: setattr(other.prior.config, "heads", 4)),
+        changed(lambda other: setattr(other.prior, "grid", replace(other.prior.grid, height=4, width=3))),
+        changed(lambda other: other.prior.head.bias.data.add_(1)),
+        changed(lambda other: setattr(other.tokenizer.quantizer.config, "metric", "euclidean")),
+        changed(lambda other: setattr(other.tokenizer.autoencoder.config, "skip_activated", False)),
+        changed(lambda other: other.tokenizer.quantizer.codebook.data.add_(1)),
+    }
+    assert len(found) == 8
+    assert changed(lambda other: setattr(other, "system", "renamed")) in found
+
+
+def test_fingerprint_of_a_tokenizer_is_that_of_the_saved_one(generator: Generator, saved: Path) -> None:
+    written = json.loads((saved / "config.json").read_text())["tokenizer"]
+    assert written == model_fingerprint(generator.tokenizer)
+    assert written == model_fingerprint(Tokenizer.from_pretrained(saved / "tokenizer"))
+
+
+def test_tokenizer_with_another_configuration_is_refused(saved: Path) -> None:
+    config = json.loads((saved / "tokenizer" / "config.json").read_text())
+    config["quantizer"]["metric"] = "euclidean" if config["quantizer"]["metric"] == "cosine" else "cosine"
+    (saved / "tokenizer" / "config.json").write_text(json.dumps(config))
+    assert "another tokenizer" in error_of(saved)
 
 
 def error_of(folder: Path) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +11,7 @@ from typing import Annotated, Any
 
 import torch
 
-from arcvq.config import Choice, parse_json, to_dict
+from arcvq.config import Choice, changed_settings, parse_json, to_dict
 from arcvq.errors import ArcvqError
 from arcvq.priors.generator import Generator
 from arcvq.priors.prior import Grid, Prior, PriorConfig
@@ -29,7 +31,7 @@ WHAT = "a saved generator"
 class SavedConfig:
     """The content of config.json: what is needed to build the same prior.
 
-    tokenizer  a hash of the tokenizer's weights
+    tokenizer  a hash of the tokenizer's weights and configuration
     """
 
     format: str
@@ -53,7 +55,7 @@ def save(generator: Generator, directory: Path, notes: Mapping[str, Any]) -> Pat
     config = SavedConfig(
         format=FORMAT,
         system=generator.system,
-        tokenizer=tokenizer_fingerprint(generator.tokenizer),
+        tokenizer=tokenizer_saving.model_fingerprint(generator.tokenizer),
         class_names=generator.class_names,
         grid=generator.prior.grid,
         prior=generator.prior.config,
@@ -86,7 +88,7 @@ def load(source: str | Path) -> Generator:
     tensors = read_tensors(file, WHAT)
     tokenizer_saving.check_tensors(template, tensors, file)
     tokenizer = tokenizer_saving.load(folder / TOKENIZER)
-    if tokenizer_fingerprint(tokenizer) != config.tokenizer:
+    if tokenizer_saving.model_fingerprint(tokenizer) != config.tokenizer:
         raise ArcvqError(f"{folder / 'tokenizer'}: is another tokenizer than the one that the prior was trained on")
     prior: Prior = PRIORS.build(config.prior, config.grid)
     prior.load_state_dict(tensors)
@@ -94,8 +96,15 @@ def load(source: str | Path) -> Generator:
 
 
 def generator_fingerprint(generator: Generator) -> int:
-    """A hash of all weights of the prior and its tokenizer, 64 bits."""
-    return int(tokenizer_fingerprint(generator), 16)
+    """A hash of the weights and configurations of the prior and its tokenizer, 64 bits."""
+    prior = generator.prior
+    about = [
+        tokenizer_saving.model_fingerprint(generator.tokenizer),
+        tokenizer_fingerprint(prior),
+        to_dict(prior.grid),
+        changed_settings(prior.config),
+    ]
+    return int(hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16], 16)
 
 
 def find_folder(source: str | Path) -> Path:

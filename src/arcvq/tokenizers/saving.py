@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
-from arcvq.config import Choice, parse_json, to_dict
+from arcvq.config import Choice, changed_settings, parse_json, to_dict
 from arcvq.errors import ArcvqError
 from arcvq.nets import AUTOENCODERS, AutoencoderConfig
 from arcvq.quantizers import QUANTIZERS, QuantizerConfig
@@ -18,6 +20,7 @@ from arcvq.storage import atomic_folder, read_json, read_tensors, write_bytes, w
 from arcvq.tokenizers.build import build_tokenizer
 from arcvq.tokenizers.card import model_card
 from arcvq.tokenizers.locations import find_tokenizer_folder, upload
+from arcvq.tokenizers.token_shards import tokenizer_fingerprint
 from arcvq.tokenizers.tokenizer import Tokenizer
 
 FORMAT = "arcvq-tokenizer-2"
@@ -76,6 +79,13 @@ def from_config(data: Mapping[str, Any]) -> Tokenizer:
     if size is not None:
         tokenizer.check_size(*size)
     return tokenizer
+
+
+def model_fingerprint(tokenizer: Tokenizer) -> str:
+    """A hash of all that a tokenizer's images and tokens depend on, its weights and its configuration, 16 hex digits."""
+    settings = [changed_settings(config) for config in (tokenizer.autoencoder.config, tokenizer.quantizer.config)]
+    about = [tokenizer_fingerprint(tokenizer), tokenizer.channels, tokenizer.image_size, *settings]
+    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def save(tokenizer: Tokenizer, directory: Path, notes: Mapping[str, Any], dtype: torch.dtype | None = None) -> Path:
