@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -140,11 +140,15 @@ class Prior(nn.Module):
         """Called after each optimizer step: what changes with time. Device work only."""
 
     def init_from_values(self, values: Tensor) -> None:
-        """Called once before training with some of the training values. Here it counts the tokens."""
-        if self.models == "tokens":
-            levels = values.reshape(-1, self.grid.depth).T
-            counts = [level.bincount(minlength=self.grid.codebook_size) for level in levels]
-            self.frequencies.copy_(whole_frequencies(torch.stack(counts)))
+        """Called once before training with some of the training values."""
+
+    def count_tokens(self, parts: Iterable[Tensor]) -> None:
+        """Called once before training, of a prior over tokens, with all training tokens in parts (..., h, w[, depth])."""
+        codes, counts = self.grid.codebook_size, torch.zeros_like(self.frequencies, dtype=torch.int64)
+        for part in parts:
+            levels = part.reshape(-1, self.grid.depth).T.to(self.device)
+            counts += torch.stack([level.bincount(minlength=codes) for level in levels])
+        self.frequencies.copy_(whole_frequencies(counts))
 
     @property
     def null(self) -> int:

@@ -14,12 +14,17 @@ from arcvq.data.source import Batch, Source
 from arcvq.data.value_source import ValueSource
 from arcvq.errors import ArcvqError
 from arcvq.priors import Generator, Noise, Prior
+from arcvq.storage import read_json, write_json
 from arcvq.tasks.task import StepOutput, Task, sum_of_terms
 from arcvq.tokenizers import Tokenizer
+from arcvq.tokenizers.saving import model_fingerprint
 
-# Images that give a prior what it must know of the values before training.
+# Images that give a prior what it must know of the values before training, beside the counts of all tokens.
 INIT_IMAGES = 2048
+COUNTED_TOGETHER = 4096
 EVALUATION_CHUNK = 64
+# The file of a run folder that says which tokenizer and classes the run began with.
+ORIGIN = "tokenizer.json"
 
 
 class PriorTask(Task):
@@ -50,6 +55,8 @@ class PriorTask(Task):
         values = values_of(source)
         chosen = torch.randperm(values.length, generator=torch.Generator().manual_seed(self.seed))[:INIT_IMAGES]
         self.prior.init_from_values(values.gather(chosen.to(values.values.device))["values"].to(self.prior.device))
+        if self.prior.models == "tokens":
+            self.prior.count_tokens(part for each in values.values for part in each.split(COUNTED_TOGETHER))
 
     def loss(
         self, name: str, network: nn.Module, batch: Batch, shared: Mapping[str, Any], phase: Hashable
@@ -62,8 +69,10 @@ class PriorTask(Task):
         self.prior.after_step()
 
     def evaluate(self, source: Source, folder: Path | None, step: int) -> dict[str, Any]:
-        """The prior's metric, e.g. bits per token, on the values of the evaluation images."""
+        """The prior's metric, e.g. bits per token, on the values of the evaluation images. At step 0 the run folder gets ORIGIN."""
         prior, values = self.prior, values_of(source)
+        if folder is not None and step == 0:
+            write_json(folder / ORIGIN, origin(self.tokenizer, self.class_names))
         was_training = prior.training
         prior.eval()
         found = []
@@ -78,7 +87,13 @@ class PriorTask(Task):
 
     def init_from(self, source: str) -> None:
         """Load the weights of the prior of a run or a saved generator. Step counts stay at 0."""
-        own, given = self.prior.state_dict(), Generator.from_pretrained(source).prior.state_dict()
+        generator = Generator.from_pretrained(source)
+        if model_fingerprint(generator.tokenizer) != model_fingerprint(self.tokenizer):
+            raise ArcvqError(
+                f"training.init_from: the prior in {source} was trained on another tokenizer: give --tokenizer {source}, or "
+                "leave init_from out"
+            )
+        own, given = self.prior.state_dict(), generator.prior.state_dict()
         if {name: each.shape for name, each in own.items()} != {name: each.shape for name, each in given.items()}:
             raise ArcvqError(f"training.init_from: the prior in {source} does not fit this configuration")
         self.prior.load_state_dict(given | {name: own[name] for name in own if name == "step"})
@@ -92,6 +107,25 @@ class PriorTask(Task):
         grid = self.prior.grid
         shape = "×".join(map(str, grid.token_shape))
         return {"tokens": f"{shape} of {grid.codebook_size} codes", "classes": str(grid.classes or "none")}
+
+
+def origin(tokenizer: Tokenizer, class_names: Sequence[str] | None) -> dict[str, Any]:
+    """What a run must find again when it goes on, beside its settings and the number of images."""
+    return {
+        "tokenizer": model_fingerprint(tokenizer),
+        "class_names": None if class_names is None else list(class_names),
+    }
+
+
+def check_origin(run: Path, tokenizer: Tokenizer, class_names: Sequence[str] | None) -> None:
+    """Raise if the run in this folder began with another tokenizer, or with other classes."""
+    if not (run / ORIGIN).is_file():
+        return
+    there, here = read_json(run / ORIGIN, "a prior's run"), origin(tokenizer, class_names)
+    if there.get("tokenizer") != here["tokenizer"]:
+        raise ArcvqError(f"{run}: began with another tokenizer: bring that one back, or choose another --out")
+    if there.get("class_names") != here["class_names"]:
+        raise ArcvqError(f"{run}: began with other class names: bring the data back, or choose another --out")
 
 
 def values_of(source: Source) -> ValueSource:
