@@ -1,6 +1,7 @@
 """Priors are trained by the same loop as tokenizers: resume, averages, capture, processes."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,15 @@ from safetensors.torch import load_file
 from arcvq import ArcvqError, Generator, Tokenizer
 from arcvq.config import to_dict
 from arcvq.data import to_unit
+from arcvq.data.value_source import ValueSource
 from arcvq.errors import Stopped
+from arcvq.nets import SmallConfig
+from arcvq.priors.prior import whole_frequencies
+from arcvq.quantizers import VQConfig
 from arcvq.systems import PriorRunConfig, dry_run, load_config, make_trainer, parse_config, preset_names, train
+from arcvq.systems.config import DataConfig
 from arcvq.tasks.prior import PriorTask
+from arcvq.tokenizers import build_tokenizer
 from arcvq.tokenizers.token_shards import tokenizer_fingerprint
 
 
@@ -85,6 +92,79 @@ def test_initializing_from_a_run_takes_its_weights_and_counts_anew(tmp_path: Pat
         ).begin()
 
 
+@pytest.fixture
+def swapped(tmp_path: Path) -> Path:
+    """A folder with the tokenizer `tiny`, to be replaced by another one."""
+    Tokenizer.from_pretrained("tiny").save_pretrained(tmp_path / "tokenizer")
+    return tmp_path / "tokenizer"
+
+
+def change_weights(folder: Path) -> None:
+    tokenizer = Tokenizer.from_pretrained(folder)
+    with torch.no_grad():
+        tokenizer.quantizer.codebook[0, 0] += 1e-3
+    tokenizer.save_pretrained(folder)
+
+
+def change_metric(folder: Path) -> None:
+    """Another configuration of the same weights."""
+    config = json.loads((folder / "config.json").read_text())
+    assert config["quantizer"]["metric"] == "cosine"
+    config["quantizer"]["metric"] = "euclidean"
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize("change", [change_weights, change_metric])
+def test_run_does_not_go_on_with_another_tokenizer(
+    change: Any, swapped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tiny_prior("gpt", {"tokenizer": swapped})
+    with pytest.raises(Stopped):
+        train(config, tmp_path / "run", quiet=True, stop_after=4)
+    change(swapped)
+    with monkeypatch.context() as patched:
+        patched.setattr("arcvq.systems.prior_config.cached_values", lambda *_: pytest.fail("encoded"))
+        with pytest.raises(ArcvqError, match="began with another tokenizer"):
+            train(config, tmp_path / "run", quiet=True)
+    Tokenizer.from_pretrained("tiny").save_pretrained(swapped)
+    train(config, tmp_path / "run", quiet=True)
+    change(swapped)
+    other = tiny_prior("gpt", {"tokenizer": swapped, "training.init_from": tmp_path / "run"})
+    with pytest.raises(ArcvqError, match="trained on another tokenizer"):
+        train(other, tmp_path / "other", quiet=True)
+    assert not (tmp_path / "other").exists()
+
+
+def test_run_does_not_go_on_with_other_class_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tiny_prior("gpt")
+    with pytest.raises(Stopped):
+        train(config, tmp_path / "run", quiet=True, stop_after=4)
+    load = DataConfig.load
+
+    def renamed(*arguments: Any) -> Any:
+        sources = load(*arguments)
+        for source in sources:
+            source.images = replace(source.images, class_names=[f"class {i}" for i in range(10)])
+        return sources
+
+    monkeypatch.setattr(DataConfig, "load", renamed)
+    with pytest.raises(ArcvqError, match="began with other class names"):
+        train(config, tmp_path / "run", quiet=True)
+
+
+def test_frequencies_are_those_of_all_training_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("arcvq.tasks.prior.INIT_IMAGES", 5)
+    monkeypatch.setattr("arcvq.tasks.prior.COUNTED_TOGETHER", 7)
+    trainer = make_trainer(tiny_prior("gpt", {"data.flip": "true"}), tmp_path / "run", quiet=True)
+    trainer.begin()
+    assert isinstance(trainer.task, PriorTask)
+    assert isinstance(trainer.source, ValueSource)
+    tokens = trainer.source.values
+    assert tokens.shape == (2, 48, 7, 7)
+    counts = tokens.long().flatten().cpu().bincount(minlength=256)[None]
+    assert torch.equal(trainer.task.prior.frequencies.cpu(), whole_frequencies(counts))
+
+
 def test_run_without_classes_learns_none(tmp_path: Path) -> None:
     train(tiny_prior("gpt", {"conditional": "false", "training.steps": 1}), tmp_path / "run", quiet=True)
     generator = Generator.from_pretrained(tmp_path / "run")
@@ -126,6 +206,26 @@ def test_wrong_setting_is_named(changes: dict[str, Any], message: str, tmp_path:
     with pytest.raises(ArcvqError) as raised:
         train(tiny_prior("gpt", changes), tmp_path / "run", quiet=True)
     assert message in str(raised.value)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("gpt", {}, "one token per position"),
+        ("ldm", {"prior.multipliers": "[1, 1, 1, 1, 1]", "prior.attention": "[1]"}, "prior.multipliers"),
+    ],
+)
+def test_prior_that_does_not_fit_is_refused_before_anything_is_encoded(
+    name: str, changes: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quantizer = VQConfig(codebook_size=8, heads=2)
+    build_tokenizer(1, SmallConfig(width=16, latent_dim=8), quantizer, image_size=(28, 28)).save_pretrained(
+        tmp_path / "tokenizer"
+    )
+    monkeypatch.setattr("arcvq.systems.prior_config.cached_values", lambda *_: pytest.fail("encoded"))
+    with pytest.raises(ArcvqError, match=message):
+        train(tiny_prior(name, {"tokenizer": tmp_path / "tokenizer", **changes}), tmp_path / "run", quiet=True)
     assert not (tmp_path / "run").exists()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ class ValueSource(Source):
 
     values  (variants, N, ...): what a tokenizer makes of N images, whole, mirrored, cropped. Which variant of an image a batch has
             depends on (seed, epoch, index), so that a resumed training sees the same ones.
+    labels  int64 (N,): of the images that the values are of, where others stand in for some that cannot be read; `skipped` are these
     """
 
     resident = True
@@ -31,18 +32,22 @@ class ValueSource(Source):
         batch_size: int,
         name: str,
         class_names: list[str] | None = None,
+        skipped: Mapping[str, str] | None = None,
     ) -> None:
         if values.dim() < 3 or not len(values) or not values.shape[1]:
             raise ArcvqError(f"{name}: expected values (variants, images, ...), got shape {tuple(values.shape)}")
         self.values, self.labels, self.batch_size, self.name = values, labels, batch_size, name
-        self.class_names, self.length = class_names, values.shape[1]
+        self.class_names, self.length, self._skipped = class_names, values.shape[1], skipped
+
+    @property
+    def skipped(self) -> Mapping[str, str] | None:
+        """The images that could not be read when they were encoded: path → reason. None if that is an error."""
+        return self._skipped
 
     @property
     def classes(self) -> int:
         """How many classes the images have; 0 without labels."""
-        if self.labels is None:
-            return 0
-        return max(int(self.labels.max()) + 1, len(self.class_names or []))
+        return count_classes(self.labels, self.class_names)
 
     def batches(self, *, seed: int, first: int = 0, rank: int = 0, world: int = 1) -> Iterator[dict[str, Tensor]]:
         """Yield {"index", "variant"}, each int64 (b,), for this process's part of each global batch."""
@@ -65,4 +70,9 @@ class ValueSource(Source):
     def to(self, device: torch.device) -> ValueSource:
         """The same source with its values on `device`."""
         labels = None if self.labels is None else self.labels.to(device)
-        return ValueSource(self.values.to(device), labels, self.batch_size, self.name, self.class_names)
+        return ValueSource(self.values.to(device), labels, self.batch_size, self.name, self.class_names, self.skipped)
+
+
+def count_classes(labels: Tensor | None, class_names: Sequence[str] | None) -> int:
+    """How many classes images have, those without an image among them; 0 without labels."""
+    return 0 if labels is None else max(int(labels.max()) + 1, len(class_names or []))

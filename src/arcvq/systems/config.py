@@ -123,6 +123,10 @@ class RunConfig:
         """The source to train on and the one to evaluate on."""
         raise NotImplementedError
 
+    def load_for_run(self, out: Path) -> tuple[Source, Source]:
+        """As `load`, and an error if the run in the folder `out` did not begin with the same."""
+        return self.load()
+
     def load_for_dry_run(self) -> tuple[Source, Source]:
         """As `load`, without work that is as large as the data set: a dry run needs only some batches."""
         return self.load()

@@ -134,8 +134,9 @@ def measure_generator(
 
 def measure_prior(generator: Generator, images: Images, labelled: bool) -> dict[str, float]:
     """The prior's own metric, e.g. bits per token, on what its tokenizer makes of these images."""
-    values = cached_values(generator.tokenizer, images, generator.prior.models)[:, :PRIOR_IMAGES]
-    labels = images.labels[: values.shape[1]] if labelled and images.labels is not None else None
+    encoded = cached_values(generator.tokenizer, images, generator.prior.models)
+    values, used = encoded.values[:, :PRIOR_IMAGES], encoded.used[:PRIOR_IMAGES]
+    labels = images.labels[used] if labelled and images.labels is not None else None
     source = ValueSource(values, labels, batch_size=1, name=images.name).to(generator.device)
     task = PriorTask(generator.prior, generator.tokenizer)
     found: dict[str, float] = task.evaluate(source, None, 0)

@@ -8,19 +8,18 @@ from pathlib import Path
 from typing import Annotated
 
 import torch
-from torch import Tensor
 
 from arcvq.config import Choice
 from arcvq.data import Images, InMemoryImages
 from arcvq.data.source import Source
-from arcvq.data.value_source import ValueSource
+from arcvq.data.value_source import ValueSource, count_classes
 from arcvq.errors import ArcvqError
 from arcvq.priors import PRIORS, GptConfig, Prior, PriorConfig, make_grid
 from arcvq.progress import progress_bar
 from arcvq.systems.config import RunConfig, with_facts
-from arcvq.tasks.prior import PriorTask
+from arcvq.tasks.prior import PriorTask, check_origin
 from arcvq.tokenizers import EMBEDDED, Tokenizer
-from arcvq.tokenizers.value_cache import Variants, cached_values, encode_all
+from arcvq.tokenizers.value_cache import Encoded, Variants, cached_values, encode_all
 
 
 @dataclass(kw_only=True)
@@ -56,11 +55,17 @@ class PriorRunConfig(RunConfig):
         """The tokens, or latents, of the training images and of the evaluation images."""
         return self._load(self._encode)
 
+    def load_for_run(self, out: Path) -> tuple[ValueSource, ValueSource]:
+        """As `load`; before the work, an error if the run in the folder `out` began with another tokenizer or other classes."""
+        return self._load(self._encode, out)
+
     def load_for_dry_run(self) -> tuple[ValueSource, ValueSource]:
         """As many values as `load` gives, all of them 0: nothing is encoded."""
         return self._load(self._blank)
 
-    def _load(self, make: Callable[[Tokenizer, Images, Variants], Tensor]) -> tuple[ValueSource, ValueSource]:
+    def _load(
+        self, make: Callable[[Tokenizer, Images, Variants], Encoded], run: Path | None = None
+    ) -> tuple[ValueSource, ValueSource]:
         on_gpu = self.training.device == "auto" and torch.cuda.is_available()
         tokenizer = self.load_tokenizer("cuda" if on_gpu else "cpu")
         tokenizer.quantizer.require_codebook()
@@ -75,31 +80,38 @@ class PriorRunConfig(RunConfig):
             )
         tokenizer.check_size(*train.image_size)
         variants = Variants(self.data.flip, self.data.crop, self.crops)
+        names = train.images.class_names
+        classes = count_classes(train.images.labels if self.conditional else None, names)
+        with torch.device("meta"):  # what does not fit is refused before all images are encoded
+            self._build_prior(tokenizer, train.image_size, classes, train.batches_per_epoch)
+        if run is not None:
+            check_origin(run, tokenizer, _matching_class_names(names, classes))
 
         def source(images: Images, variants: Variants, name: str) -> ValueSource:
-            labels = images.labels if self.conditional else None
-            return ValueSource(
-                make(tokenizer, images, variants), labels, self.data.batch_size, name, images.class_names
-            )
+            encoded = make(tokenizer, images, variants)
+            labels = images.labels[encoded.used] if self.conditional and images.labels is not None else None
+            skipped = None if images.skipped is None else {**images.skipped, **encoded.skipped}
+            return ValueSource(encoded.values, labels, self.data.batch_size, name, images.class_names, skipped)
 
         return (
             source(train.images, variants, train.name),
             source(evaluation.images, Variants(), evaluation.name),
         )
 
-    def _encode(self, tokenizer: Tokenizer, images: Images, variants: Variants) -> Tensor:
+    def _encode(self, tokenizer: Tokenizer, images: Images, variants: Variants) -> Encoded:
         """What the tokenizer makes of these images."""
         with progress_bar("encoding") as progress:
             return cached_values(
                 tokenizer, images, self._prior_class.models, variants, lambda done, all: progress("images", done, all)
             )
 
-    def _blank(self, tokenizer: Tokenizer, images: Images, variants: Variants) -> Tensor:
+    def _blank(self, tokenizer: Tokenizer, images: Images, variants: Variants) -> Encoded:
         """Values of the shape and type that `_encode` gives, all of them those of a grey image."""
         side = variants.crop
         grey = torch.full((1, images.channels, side or images.height, side or images.width), 128, dtype=torch.uint8)
-        value = encode_all(tokenizer, InMemoryImages("grey", grey), self._prior_class.models, Variants())
-        return value.expand(len(variants), len(images), *value.shape[2:])
+        value = encode_all(tokenizer, InMemoryImages("grey", grey), self._prior_class.models, Variants()).values
+        values = value.expand(len(variants), len(images), *value.shape[2:])
+        return Encoded(values, torch.arange(len(images)), {})
 
     @property
     def _prior_class(self) -> type[Prior]:
@@ -109,17 +121,22 @@ class PriorRunConfig(RunConfig):
         """The prior and its task, untrained."""
         assert isinstance(source, ValueSource)
         tokenizer = self.load_tokenizer()
-        height, width = (side * tokenizer.downsampling for side in self._positions(source))
-        grid = make_grid(tokenizer, (height, width), source.classes)
-        total = sum(self.training.stage_steps(source.batches_per_epoch))
-        prior = PRIORS.build(with_facts(self.prior, {"total_steps": total}), grid)
+        rows, columns = self._positions(source)
+        image_size = (rows * tokenizer.downsampling, columns * tokenizer.downsampling)
         return PriorTask(
-            prior,
+            self._build_prior(tokenizer, image_size, source.classes, source.batches_per_epoch),
             tokenizer,
             class_names=_matching_class_names(source.class_names, source.classes),
             system=self.system,
             seed=self.training.seed,
         )
+
+    def _build_prior(
+        self, tokenizer: Tokenizer, image_size: tuple[int, int], classes: int, batches_per_epoch: int
+    ) -> Prior:
+        """The prior, untrained, over what the tokenizer makes of such images."""
+        total = sum(self.training.stage_steps(batches_per_epoch))
+        return PRIORS.build(with_facts(self.prior, {"total_steps": total}), make_grid(tokenizer, image_size, classes))
 
     def _positions(self, source: ValueSource) -> tuple[int, int]:
         """Rows and columns of the values."""

@@ -36,7 +36,7 @@ def train(config: RunConfig, out: str | Path, *, quiet: bool = False, stop_after
 def make_trainer(config: RunConfig, out: str | Path, *, quiet: bool = False, dry_run: bool = False) -> Trainer:
     """A trainer of this configuration, with its data loaded and its networks built."""
     accelerator = make_accelerator(config.training)
-    source, evaluation = config.load_for_dry_run() if dry_run else config.load()
+    source, evaluation = config.load_for_dry_run() if dry_run else config.load_for_run(Path(out))
     settings = to_dict(config)
     distributed.on_first_process(lambda: keep_beginnings(RunFolder(out), settings, source.batches_per_epoch))
     torch.manual_seed(config.training.seed)
