@@ -14,6 +14,7 @@ SMALLER: dict[str, dict[str, Any]] = {
     "ldm": {"prior.width": 8, "prior.head_width": 8, "prior.groups": 4, "prior.context_width": 8, "prior.steps": 4},
     "pixelcnn": {"prior.width": 8, "prior.layers": 2, "prior.head_width": 16},
     "maskgit": {"prior.width": 16, "prior.layers": 1, "prior.heads": 2},
+    "rq-transformer": {"prior.width": 16, "prior.layers": 1, "prior.heads": 2},
 }
 LENGTH: dict[str, Any] = {
     "tokenizer": "tiny",
