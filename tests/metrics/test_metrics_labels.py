@@ -12,7 +12,8 @@ RESULTS = Path(__file__).parents[2] / "results"
 
 def test_every_result_metric_has_a_label():
     documents = [json.loads(path.read_text()) for path in RESULTS.glob("*/*.json")]
-    names = {name for document in documents for each in document["protocols"].values() for name in each["metrics"]}
+    measured = [[*each.get("protocols", {}).values(), each.get("generation", {"metrics": {}})] for each in documents]
+    names = {name for sections in measured for section in sections for name in section["metrics"]}
     assert names
     assert names <= METRIC_LABELS.keys()
 
