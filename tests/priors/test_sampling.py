@@ -5,7 +5,7 @@ import torch
 
 from arcvq.errors import ArcvqError
 from arcvq.priors import Noise, SamplingOptions
-from arcvq.priors.sampling import draw, guide, probabilities
+from arcvq.priors.sampling import LEAST_TEMPERATURE, draw, guide, probabilities
 
 LOGITS = torch.log(torch.tensor([0.5, 0.3, 0.15, 0.05]))
 
@@ -32,6 +32,12 @@ def test_options_change_the_probabilities(options: dict, expected: list[float]) 
     shuffled = [2, 0, 3, 1]
     found = probabilities(LOGITS[shuffled], SamplingOptions(**options))
     torch.testing.assert_close(found.float(), torch.tensor(expected)[shuffled].float())
+
+
+@pytest.mark.parametrize("temperature", [LEAST_TEMPERATURE, 1e300])
+def test_any_temperature_that_is_taken_gives_probabilities(temperature: float) -> None:
+    found = probabilities(1e4 * LOGITS, SamplingOptions(temperature=temperature))
+    assert found.sum() == pytest.approx(1)
 
 
 def test_draw_is_the_inverse_of_the_cumulative_distribution() -> None:
@@ -65,6 +71,14 @@ def test_noise_depends_on_seed_and_index_alone() -> None:
     "options",
     [
         {"temperature": -1.0},
+        {"temperature": float("nan")},
+        {"temperature": float("inf")},
+        {"temperature": 1e-320},
+        {"guidance": float("nan")},
+        {"guidance": float("inf")},
+        {"guidance": 1e30},
+        {"top_p": float("nan")},
+        {"eta": float("nan")},
         {"top_k": 0},
         {"top_p": 0.0},
         {"top_p": 1.5},

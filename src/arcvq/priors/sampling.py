@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass, fields
 from typing import Any, Literal
@@ -10,6 +11,10 @@ import torch
 from torch import Tensor
 
 from arcvq.errors import ArcvqError
+
+LEAST_TEMPERATURE = 1e-6
+# Predictions that are moved away by more may no longer be finite.
+MOST_GUIDANCE = 1e6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,14 +37,17 @@ class SamplingOptions:
     eta: float | None = None
 
     def __post_init__(self) -> None:
-        if self.temperature < 0:
-            raise ArcvqError(f"temperature must not be negative, got {self.temperature}")
+        # Logits that are divided by less are no longer finite.
+        if self.temperature != 0 and not LEAST_TEMPERATURE <= self.temperature < math.inf:
+            raise ArcvqError(
+                f"temperature must be 0, or finite and at least {LEAST_TEMPERATURE}, got {self.temperature}"
+            )
         if self.top_k is not None and self.top_k < 1:
             raise ArcvqError(f"top_k must be at least 1, got {self.top_k}")
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise ArcvqError(f"top_p must be above 0 and at most 1, got {self.top_p}")
-        if self.guidance < 0:
-            raise ArcvqError(f"guidance must not be negative, got {self.guidance}")
+        if not 0 <= self.guidance <= MOST_GUIDANCE:
+            raise ArcvqError(f"guidance must be from 0 to {MOST_GUIDANCE}, got {self.guidance}")
         if self.steps is not None and self.steps < 1:
             raise ArcvqError(f"steps must be at least 1, got {self.steps}")
         if self.order not in (None, "confidence", "halton"):
