@@ -107,6 +107,21 @@ def check_writable_file(path: Path) -> None:
     check_writable_folder(path.parent)
 
 
+def check_other_file(path: Path, *inputs: Path) -> None:
+    """Raise before long work if writing `path` would overwrite one of these inputs."""
+    for each in inputs:
+        if path.exists() and each.exists() and path.samefile(each):
+            raise ArcvqError(f"{path}: would overwrite the input: choose another --out")
+
+
+def check_empty_folder(path: Path) -> None:
+    """Raise before long work if `path` cannot be written to, or holds anything."""
+    check_writable_folder(path)
+    held = next(path.iterdir(), None) if path.is_dir() else None
+    if held is not None:
+        raise ArcvqError(f"{path}: is not empty ({held.name}): choose another --out, or empty it")
+
+
 def _check_not_folder(path: Path) -> None:
     """Raise if `path` is a folder, or has no file name."""
     if not path.name or path.is_dir():

@@ -7,16 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from every_prior import small_generator, small_prior
+from every_prior import GRID, small_generator, small_prior
 from safetensors.torch import load_file, save_file
 
 from arcvq import ArcvqError, Generator, Tokenizer
-from arcvq.data import read_image, to_uint8, write_png
+from arcvq.data import load_images, read_image, to_uint8, to_unit, write_png
 from arcvq.nets import SmallConfig
 from arcvq.priors import Grid, Noise, SamplingOptions, make_grid
 from arcvq.priors.files import complete_file, image_grid, sample_files
+from arcvq.priors.generator import fill_hole
 from arcvq.priors.saving import generator_fingerprint
 from arcvq.quantizers import VQConfig
 from arcvq.tokenizers import build_tokenizer
@@ -75,9 +77,9 @@ def test_completion_keeps_visible_pixels_and_tokens(generator: Generator) -> Non
     assert torch.equal(made[~mask], images[~mask])
     decoded = generator.complete(images, mask, seed=1, keep_pixels=False)
     assert torch.equal(decoded[mask], made[mask])
-    tokens = generator.tokenizer.encode(images)
     none = generator.complete(images, torch.zeros_like(mask), keep_pixels=False)
-    assert torch.equal(none, generator.tokenizer.decode(tokens))
+    assert torch.equal(none, generator.tokenizer.decode(generator.tokenizer.encode(images)))
+    tokens = generator.tokenizer.encode(fill_hole(images, mask))
     # Only the second token of the last row is touched.
     expected = tokens.clone()
     options = {"labels": torch.full((2,), generator.prior.null), "batch": 2}
@@ -85,6 +87,96 @@ def test_completion_keeps_visible_pixels_and_tokens(generator: Generator) -> Non
     drawn = generator.prior.sample(noise=Noise(1, range(2)), options=SamplingOptions(), known=expected, **options)
     assert torch.equal(decoded, generator.tokenizer.decode(drawn))
     assert (drawn != tokens).flatten(1).sum(1).max() <= 1
+
+
+def test_what_is_under_the_mask_changes_nothing() -> None:
+    generator = Generator.from_pretrained("tiny")
+    images = to_unit(load_images("sample", split="test", limit=2).gather(torch.arange(2)))
+    mask = torch.zeros(2, 1, 28, 28, dtype=torch.bool)
+    mask[0, :, 8:20, 8:20] = mask[1, :, 16:] = True
+    other = torch.where(mask, -images.sign(), images)
+    # The tokens beside the mask know what is under it.
+    beside = ~torch.nn.functional.max_pool2d(mask.float(), 4).bool()[:, 0]
+    assert (generator.tokenizer.encode(images) != generator.tokenizer.encode(other))[beside].any()
+    other[0, 0, 10, 10] = torch.nan
+    for keep in (True, False):
+        expected = generator.complete(images, mask, seed=2, keep_pixels=keep)
+        made = generator.complete(other, mask, seed=2, keep_pixels=keep)
+        assert torch.equal(made[mask], expected[mask])
+        assert torch.equal(made, expected)
+
+
+def test_hole_is_filled_with_the_mean_of_what_is_visible() -> None:
+    images = torch.tensor([[[[1.0, 2.0], [6.0, 9.0]], [[0.0, 0.0], [3.0, 9.0]]]])
+    mask = torch.tensor([[[[False, False], [False, True]]]])
+    assert fill_hole(images, mask)[0, :, 1, 1].tolist() == [3.0, 1.0]
+    assert torch.equal(fill_hole(images, mask)[..., 0, :], images[..., 0, :])
+    assert fill_hole(images, torch.ones_like(mask)).eq(0).all()
+
+
+@pytest.mark.parametrize("name", ["gpt", "maskgit"])
+def test_continued_or_completed_image_does_not_depend_on_its_batch(name: str) -> None:
+    generator, images = small_generator(name), some_images(3)
+    mask = torch.zeros(3, 1, 12, 16, dtype=torch.bool)
+    mask[:, :, 6:] = True
+    about: dict[str, Any] = {"seed": 1, "classes": ["cat", "dog"]}
+    extended, completed = generator.extend(images, 3, **about), generator.complete(images, mask, **about)
+    for index in range(3):
+        own = slice(index, index + 1)
+        alone = generator.extend(images[own], 3, first=index, **about)
+        torch.testing.assert_close(alone, extended[own], rtol=0, atol=1e-5)
+        alone = generator.complete(images[own], mask[own], first=index, **about)
+        torch.testing.assert_close(alone, completed[own], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["gpt", "maskgit", "rq-transformer depth 3"])
+def test_longer_extension_begins_with_the_shorter_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = small_generator(name)
+    monkeypatch.setattr(generator, "decode", lambda tokens: tokens)
+    long = generator.extend(some_images(), 9, seed=1)
+    assert long.shape[:3] == (2, 12, 4)
+    for rows in (1, 4):
+        assert torch.equal(generator.extend(some_images(), rows, seed=1), long[:, : 3 + rows])
+
+
+def test_all_windows_of_an_extension_have_one_sampler(generator: Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    original = generator.prior.make_sampler
+    monkeypatch.setattr(generator.prior, "make_sampler", lambda *a: (made.append(1), original(*a))[1])
+    calls: list[tuple[int, int]] = []
+    generator.extend(some_images(), 3, progress=lambda done, total: calls.append((done, total)))
+    assert len(made) == 1
+    assert calls == [(step, 36) for step in range(1, 37)]
+
+
+def test_class_is_found_whatever_its_case(generator: Generator) -> None:
+    assert generator.class_numbers(["CAT", "Red Fox", "1"]) == [0, 2, 1]
+    names = Generator(generator.prior, generator.tokenizer, class_names=["Leonberger", "pug", "Pug"])
+    assert names.class_numbers(["leonberger", "pug", "Pug"]) == [0, 1, 2]
+    with pytest.raises(ArcvqError, match="unknown class 'PUG'"):
+        names.class_numbers("PUG")
+
+
+@pytest.mark.parametrize("classes", [np.int64(1), [np.int64(1)], np.array([1]), torch.tensor([1])])
+def test_class_may_be_any_whole_number(generator: Generator, classes: Any) -> None:
+    found = generator.class_numbers(classes)
+    assert found == [1]
+    assert type(found[0]) is int
+
+
+def test_guidance_that_was_not_learned_is_refused() -> None:
+    generator = small_generator("gpt")
+    generator.prior.config = replace(generator.prior.config, label_dropout=0.0)
+    with pytest.raises(ArcvqError, match="label_dropout 0"):
+        generator(1, guidance=2.0)
+    with pytest.raises(ArcvqError, match="say the images' class"):
+        generator.extend(some_images(), 1)
+    assert generator.extend(some_images(), 1, classes="cat").shape == (2, 1, 16, 16)
+    assert generator(1, guidance=1.0, chunk=1).shape == (1, 1, 12, 16)
+    without = Generator(small_prior("gpt", replace(GRID, classes=0)), generator.tokenizer)
+    with pytest.raises(ArcvqError, match="guidance needs classes"):
+        without(1, guidance=0.0)
+    assert without.extend(some_images(), 1).shape == (2, 1, 16, 16)
 
 
 def test_extension_continues_from_the_lower_rows(generator: Generator) -> None:
@@ -106,6 +198,7 @@ def test_wrong_arguments_are_named(generator: Generator) -> None:
         (lambda: generator(1, classes="dgo"), "did you mean dog"),
         (lambda: generator(1, classes=3), "classes 0 to 2"),
         (lambda: generator(1, classes=[]), "at least one class"),
+        (lambda: generator(1, classes=[0.5]), "a name or a whole number"),
         (lambda: generator(1, temprature=1.0), "did you mean temperature"),
         (lambda: generator.extend(some_images(), 0), "at least 1 row"),
         (lambda: generator.complete(some_images(), torch.zeros(2, 12, 16)), "expected a mask"),
@@ -272,7 +365,27 @@ def test_sampled_files_are_the_images_with_their_classes(generator: Generator, t
     pixels = torch.stack([read_image(path, 1) for path in written.files])
     assert torch.equal(pixels, to_uint8(generator(4, seed=2, chunk=4)))
     assert torch.equal(read_image(written.grid, 1), image_grid(pixels))
-    assert json.loads((tmp_path / "out" / "sampling.json").read_text())["seed"] == 2
+    about = json.loads((tmp_path / "out" / "sampling.json").read_text())
+    assert (about["seed"], about["model"]) == (2, f"{generator_fingerprint(generator):016x}")
+
+
+@pytest.mark.parametrize("held", ["000005-cat.png", "sampling.json", "notes.txt"])
+def test_images_are_not_sampled_into_a_folder_with_files(generator: Generator, tmp_path: Path, held: str) -> None:
+    (tmp_path / held).touch()
+    with pytest.raises(ArcvqError, match=f"not empty \\({held}\\): choose another --out"):
+        sample_files(generator, tmp_path, 1, chunk=1)
+    assert [path.name for path in tmp_path.iterdir()] == [held]
+
+
+@pytest.mark.parametrize("original", ["photo", "mask"])
+def test_completion_does_not_overwrite_what_it_reads(generator: Generator, tmp_path: Path, original: str) -> None:
+    photo, mask = tmp_path / "photo.png", tmp_path / "masks" / "photo.png"
+    for file in (photo, mask):
+        write_png(file, torch.full((1, 12, 16), 200, dtype=torch.uint8))
+    before = [file.read_bytes() for file in (photo, mask)]
+    with pytest.raises(ArcvqError, match="would overwrite the input"):
+        complete_file(generator, photo, mask, None, tmp_path if original == "photo" else tmp_path / "masks")
+    assert [file.read_bytes() for file in (photo, mask)] == before
 
 
 def test_grid_has_a_white_gap_between_images() -> None:

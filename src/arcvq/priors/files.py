@@ -15,7 +15,8 @@ from torch import Tensor
 from arcvq.data import read_image, to_uint8, to_unit, write_png
 from arcvq.errors import ArcvqError
 from arcvq.priors.generator import Classes, Generator
-from arcvq.storage import check_writable_folder, write_json
+from arcvq.priors.saving import generator_fingerprint
+from arcvq.storage import check_empty_folder, check_other_file, check_writable_folder, write_json
 
 # How many images the grid shows.
 GRID_IMAGES = 64
@@ -39,8 +40,11 @@ def sample_files(
     progress: Callable[[int, int], None] | None = None,
     **options: Any,
 ) -> WrittenImages:
-    """Make `n` images of a seed; write each as INDEX.png, or INDEX-CLASS.png, the first ones as grid.png, and sampling.json."""
-    check_writable_folder(out)
+    """Make `n` images of a seed; write each as INDEX.png, or INDEX-CLASS.png, the first ones as grid.png, and sampling.json.
+
+    The folder must be new or empty, so that all its images are those of sampling.json.
+    """
+    check_empty_folder(out)
     numbers = generator.class_numbers(classes)
     width = max(6, len(str(n - 1)))
     files: list[Path] = []
@@ -55,7 +59,8 @@ def sample_files(
                 shown.append(pixels)
     grid = out / "grid.png"
     write_png(grid, image_grid(torch.stack(shown)))
-    write_json(out / "sampling.json", {"seed": seed, "images": n, "classes": numbers or None, **_given(options)})
+    about = {"model": f"{generator_fingerprint(generator):016x}", "seed": seed, "images": n, "classes": numbers or None}
+    write_json(out / "sampling.json", about | _given(options))
     return WrittenImages(grid, files)
 
 
@@ -75,6 +80,8 @@ def complete_file(
     if (mask is None) == (rows is None):
         raise ArcvqError("an image is completed with --mask, or continued with --extend: give one of them")
     check_writable_folder(out)
+    path = out / f"{image.stem}.png"
+    check_other_file(path, image, *([mask] if mask else []))
     grid, side = generator.prior.grid, generator.tokenizer.downsampling
     size = (grid.height * side, grid.width * side)
     images = to_unit(read_image(image, generator.tokenizer.channels, size))[None]
@@ -84,7 +91,6 @@ def complete_file(
     else:
         assert rows is not None
         made = generator.extend(images, rows, **about)
-    path = out / f"{image.stem}.png"
     write_png(path, to_uint8(made[0]).cpu())
     return path
 

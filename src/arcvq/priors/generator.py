@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -15,14 +17,15 @@ from arcvq.config import did_you_mean
 from arcvq.errors import ArcvqError
 from arcvq.functional.precision import matmul_precision
 from arcvq.priors.noise import Noise
-from arcvq.priors.prior import Grid, Prior
+from arcvq.priors.prior import Grid, Prior, Progress
 from arcvq.priors.sampling import SamplingOptions
 from arcvq.tokenizers import Tokenizer
 from arcvq.tokenizers.inference import Precision, check_precision, trunk_precision
 
 # Images that are made together. An image depends on it in its last bits, so it is the same however many are asked for.
 CHUNK = 64
-Classes = int | str | Sequence[int | str] | None
+Class = int | str | np.integer[Any]
+Classes = Class | Sequence[Class] | None
 
 
 class Generator(nn.Module):
@@ -88,7 +91,7 @@ class Generator(nn.Module):
         check_precision(precision, self.device)
         if n < 1 or chunk < 1 or first < 0:
             raise ArcvqError(f"expected a number of images and a chunk of at least 1, got {n} and {chunk}")
-        sampling, chosen = make_options(options), self.class_numbers(classes)
+        sampling, chosen = self.sampling_options(options), self.class_numbers(classes)
         rounds = range(0, n, chunk)
         with self._evaluating(), sampling_precision(precision, self.device):
             sampler = self.prior.make_sampler(sampling, chunk)
@@ -96,14 +99,9 @@ class Generator(nn.Module):
             # Always a whole chunk: images beyond the last are made and dropped.
             indices = list(range(first + start, first + start + chunk))
             labels = self._labels([chosen[index % len(chosen)] for index in indices] if chosen else None)
-
-            def report(done: int, total: int, before: int = count) -> None:
-                if progress:
-                    progress(before * total + done, len(rounds) * total)
-
             noise = Noise(seed, indices, self.device)
             with self._evaluating(), sampling_precision(precision, self.device):
-                values = sampler(labels, noise, None, report)
+                values = sampler(labels, noise, None, part_of(progress, count, len(rounds)))
             yield self.decode(values, precision)[: n - start]
 
     def complete(
@@ -113,21 +111,24 @@ class Generator(nn.Module):
         *,
         classes: Classes = None,
         seed: int = 0,
+        first: int = 0,
         keep_pixels: bool = True,
         progress: Callable[[int, int], None] | None = None,
         **options: Any,
     ) -> Tensor:
         """Fill in images (B, C, H, W) where the mask (B, 1, H, W) is True: tokens that it touches are drawn anew.
 
-        `keep_pixels` puts the visible pixels back as they were; otherwise all are decoded.
+        What is under the mask changes nothing. `keep_pixels` puts the visible pixels back as they were; otherwise all are decoded.
+        Image b draws the noise of image `first + b` of the seed.
         """
-        tokens = self.tokens_of(images)
         if mask.shape != (len(images), 1, *images.shape[-2:]):
             raise ArcvqError(f"expected a mask {(len(images), 1, *images.shape[-2:])}, got {tuple(mask.shape)}")
+        mask = mask.bool()
+        tokens = self.tokens_of(fill_hole(images, mask.to(images.device)))
         touched = F.max_pool2d(mask.float(), self.tokenizer.downsampling).bool()[:, 0].to(tokens.device)  # (B, h, w)
         hidden = touched if self.prior.grid.depth == 1 else touched[..., None]
-        drawn = self._complete_tokens(tokens.masked_fill(hidden, -1), classes, seed, progress, options)
-        made = self.decode(drawn)
+        draw = self._token_completer(len(images), classes, seed, first, options)
+        made = self.decode(draw(tokens.masked_fill(hidden, -1), progress))
         return torch.where(mask.to(made.device), made, images.to(made)) if keep_pixels else made
 
     def extend(
@@ -137,10 +138,14 @@ class Generator(nn.Module):
         *,
         classes: Classes = None,
         seed: int = 0,
+        first: int = 0,
         progress: Callable[[int, int], None] | None = None,
         **options: Any,
     ) -> Tensor:
-        """Continue images (B, C, H, W) downwards by so many rows of tokens, each window from the upper half of it."""
+        """Continue images (B, C, H, W) downwards by so many rows of tokens, each window from the upper half of it.
+
+        Image b draws the noise of image `first + b` of the seed, window after window: more rows do not change the first ones.
+        """
         if rows < 1:
             raise ArcvqError(f"expected at least 1 row of tokens to add, got {rows}")
         tokens, height = self.tokens_of(images), self.prior.grid.height
@@ -148,10 +153,11 @@ class Generator(nn.Module):
         if height < 2:
             raise ArcvqError("extending needs at least 2 rows of tokens")
         wanted, windows = tokens.shape[1] + rows, -(-rows // stride)
+        draw = self._token_completer(len(images), classes, seed, first, options)
+        blank = torch.full_like(tokens[:, :stride], -1)
         for number in range(windows):
-            blank = torch.full_like(tokens[:, :stride], -1)
             window = torch.cat([tokens[:, -(height - stride) :], blank], dim=1)
-            drawn = self._complete_tokens(window, classes, seed, progress, options, window_number=number)
+            drawn = draw(window, part_of(progress, number, windows))
             tokens = torch.cat([tokens, drawn[:, height - stride :]], dim=1)
         return self.decode(tokens[:, :wanted])
 
@@ -195,46 +201,65 @@ class Generator(nn.Module):
             return []
         if classes is None:
             return list(range(count))
-        given = [classes] if isinstance(classes, (int, str)) else list(classes)
+        given = [classes] if isinstance(classes, (int, str, np.integer)) else list(classes)
         if not given:
             raise ArcvqError("expected at least one class, got none")
         return [self._class_number(each) for each in given]
 
-    def _class_number(self, given: int | str) -> int:
+    def sampling_options(self, options: Mapping[str, Any]) -> SamplingOptions:
+        """The options of keyword arguments; raises if they ask for guidance that this prior has not learned."""
+        found = make_options(options)
+        if found.guidance != 1 and not self.prior.grid.classes:
+            raise ArcvqError("guidance needs classes, and this prior was trained without: leave guidance out")
+        if found.guidance != 1 and not self.prior.config.label_dropout:
+            raise ArcvqError(
+                "guidance needs a prior that was also trained without the class, and this one has prior.label_dropout 0: "
+                "leave guidance out"
+            )
+        return found
+
+    def _class_number(self, given: Class) -> int:
         names, count = self.class_names or [], self.prior.grid.classes
-        if isinstance(given, str) and given in names:
-            return names.index(given)
-        if isinstance(given, str) and given.isdecimal():
-            given = int(given)
         if isinstance(given, str):
-            raise ArcvqError(f"unknown class {given!r}{did_you_mean(given, names)}")
-        if not 0 <= given < count:
-            raise ArcvqError(f"class {given} is out of range: there are classes 0 to {count - 1}")
-        return given
+            if given in names:
+                return names.index(given)
+            alike = [number for number, name in enumerate(names) if name.casefold() == given.casefold()]
+            if len(alike) == 1:
+                return alike[0]
+            if not given.isdecimal():
+                raise ArcvqError(f"unknown class {given!r}{did_you_mean(given, names)}")
+            given = int(given)
+        try:
+            number = operator.index(given)
+        except TypeError:
+            raise ArcvqError(f"a class is a name or a whole number, got {given!r}") from None
+        if not 0 <= number < count:
+            raise ArcvqError(f"class {number} is out of range: there are classes 0 to {count - 1}")
+        return number
 
     def _labels(self, numbers: list[int] | None) -> Tensor | None:
         return None if numbers is None else torch.tensor(numbers, device=self.prior.device)
 
-    def _complete_tokens(
-        self,
-        known: Tensor,
-        classes: Classes,
-        seed: int,
-        progress: Callable[[int, int], None] | None,
-        options: Mapping[str, Any],
-        window_number: int = 0,
-    ) -> Tensor:
-        """Draw the tokens that are −1, given the others. Without `classes` the class is hidden."""
+    def _token_completer(
+        self, batch: int, classes: Classes, seed: int, first: int, options: Mapping[str, Any]
+    ) -> Callable[[Tensor, Progress | None], Tensor]:
+        """What draws the tokens that are −1 in one batch of grids after another. Without `classes` the class is hidden."""
         chosen = self.class_numbers(classes) if classes is not None else []
-        labels = [chosen[index % len(chosen)] for index in range(len(known))] if chosen else None
-        if labels is None and self.prior.grid.classes:
-            labels = [self.prior.null] * len(known)
-        indices = [index + window_number * len(known) for index in range(len(known))]
-        noise = Noise(seed, indices, self.device)
-        with self._evaluating(), sampling_precision("fp32", self.device):
-            return self.prior.sample(
-                self._labels(labels), noise, make_options(options), batch=len(known), known=known, progress=progress
+        if self.prior.grid.classes and not chosen and not self.prior.config.label_dropout:
+            raise ArcvqError(
+                "this prior was only trained with the class (prior.label_dropout 0): say the images' class"
             )
+        indices = range(first, first + batch)
+        labels = self._labels([chosen[index % len(chosen)] for index in indices] if chosen else None)
+        noise, sampling = Noise(seed, indices, self.device), self.sampling_options(options)
+        with self._evaluating(), sampling_precision("fp32", self.device):
+            sampler = self.prior.make_sampler(sampling, batch)
+
+        def draw(known: Tensor, progress: Progress | None) -> Tensor:
+            with self._evaluating(), sampling_precision("fp32", self.device):
+                return sampler(labels, noise, known, progress)
+
+        return draw
 
     def _evaluating(self) -> Any:
         """A context in which prior and tokenizer are in evaluation mode and keep no gradients."""
@@ -287,6 +312,18 @@ def sampling_precision(precision: Precision, device: torch.device) -> Iterator[N
     """A context in which networks compute in this precision, in matrix products and in convolutions."""
     with trunk_precision(precision, device), matmul_precision("tf32" if precision == "tf32" else "ieee"):
         yield
+
+
+def part_of(progress: Progress | None, number: int, count: int) -> Progress | None:
+    """Progress of one of several equal parts as a part of the whole."""
+    return None if progress is None else lambda done, total: progress(number * total + done, count * total)
+
+
+def fill_hole(images: Tensor, mask: Tensor) -> Tensor:
+    """Images (B, C, H, W) with the mean of the visible pixels of each channel where the mask (B, 1, H, W) is True."""
+    visible = images.masked_fill(mask, 0).sum((-2, -1), keepdim=True)
+    count = (~mask).sum((-2, -1), keepdim=True).clamp(min=1)
+    return torch.where(mask, visible / count, images)
 
 
 def make_options(options: Mapping[str, Any]) -> SamplingOptions:
