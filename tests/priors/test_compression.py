@@ -1,6 +1,6 @@
 """Compressed pictures decode to the same tokens, and nothing else decodes."""
 
-import struct
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from arcvq import ArcvqError, Generator
 from arcvq.priors import PRIORS, AutoregressivePrior, compression
-from arcvq.priors.compression import HEADER, MAGIC, compress, decompress, decompress_tokens, picture_tokens
+from arcvq.priors.compression import MAGIC, Header, compress, decompress, decompress_tokens, picture_tokens
 from arcvq.priors.entropy_coding import LEAST_PROBABILITY, encode_by_table, floored
 from arcvq.priors.prior import FREQUENCY_TOTAL, whole_frequencies
 
@@ -129,16 +129,12 @@ def test_damaged_file_is_refused_wherever_it_is_damaged(generator: Generator, mo
     for length in range(len(content)):
         error_of(generator, content[:length])
     error_of(generator, content + b"\0")
-    start = len(MAGIC) + HEADER.size + content[len(MAGIC) + HEADER.size - 1]  # of the first part
-    for place in range(start, len(content), 3):
+    for bit in range(8 * len(content)):
         damaged = bytearray(content)
-        damaged[place] ^= 0x10
-        try:
-            tokens = decompress_tokens(generator, bytes(damaged))
-        except ArcvqError:
-            continue
-        # The last bits of the last word of a part carry nothing.
-        assert torch.equal(tokens, decompress_tokens(generator, content))
+        damaged[bit // 8] ^= 1 << bit % 8
+        assert ("damaged" if bit >= 8 * len(MAGIC) else "not a picture compressed") in error_of(
+            generator, bytes(damaged)
+        )
 
 
 @pytest.mark.parametrize(
@@ -157,30 +153,70 @@ def test_file_of_another_model_is_refused(generator: Generator) -> None:
     assert "another model" in error_of(other, content)
 
 
-def test_size_that_no_picture_has_is_refused(generator: Generator) -> None:
-    content = bytearray(compress(generator, picture()).content)
-    struct.pack_into("<II", content, len(MAGIC) + 1, 2**31, 2**31)
-    assert "damaged" in error_of(generator, bytes(content))
+def with_header(content: bytes, **changes: object) -> bytes:
+    """A file whose header says something else, with the right checksum."""
+    header, end = Header.unpack(content)
+    return replace(header, **changes).pack() + content[end:]
 
 
-def test_other_machine_is_named_when_probabilities_differ(
-    generator: Generator, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"height": 2**31, "width": 2**31}, "not a file that arcvq writes"),
+        ({"height": 0}, "not a file that arcvq writes"),
+        ({"height": 1, "width": 2**28}, "they cannot fit"),
+        ({"height": 2**14, "width": 2**14}, "they cannot fit"),
+        ({"label": 3}, "class 3 is out of range"),
+        ({"label": 2**32 - 2}, "out of range"),
+    ],
+)
+def test_header_that_no_picture_has_is_refused_before_memory_is_taken(
+    generator: Generator, monkeypatch: pytest.MonkeyPatch, changes: dict[str, int], message: str
 ) -> None:
-    with monkeypatch.context() as patched:
-        patched.setattr(compression, "machine", lambda: "torch 1.0, ABACUS")
-        content = compress(generator, picture(seed=3), mode="prior").content
-    assert torch.equal(decompress_tokens(generator, content), picture_tokens(generator, picture(seed=3)))
+    content = with_header(compress(generator, picture()).content, **changes)
+    monkeypatch.setattr(torch, "zeros", None)
+    assert message in error_of(generator, content)
+
+
+def test_text_of_a_header_stays_on_one_line(generator: Generator) -> None:
+    content = with_header(compress(generator, picture()).content, writer="two\nlines\x1b[31m")
+    assert Header.unpack(content)[0].writer == "two?lines?[31m"
+
+
+@pytest.mark.parametrize("other", [False, True])
+def test_machine_that_computes_other_probabilities_does_not_call_the_file_damaged(
+    generator: Generator, monkeypatch: pytest.MonkeyPatch, other: bool
+) -> None:
+    content = compress(generator, picture(seed=3), mode="prior").content
+    written = compression.writer("prior")
+    if other:
+        written = "torch 1.0, ABACUS"
+        content = with_header(content, writer=written)
+        assert torch.equal(decompress_tokens(generator, content), picture_tokens(generator, picture(seed=3)))
     following = generator.prior.next_logits
     monkeypatch.setattr(generator.prior, "next_logits", lambda *a: following(*a) * 1.5)
     message = error_of(generator, content)
-    assert "torch 1.0, ABACUS" in message
+    assert f"other probabilities than the one that wrote the file ({written})" in message
     assert "portable" in message
+    assert "damaged" not in message
+
+
+def test_what_wrote_a_file_is_recorded(generator: Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compression, "cpu_model", lambda: "Abacus 3")
+    written = Header.unpack(compress(generator, picture(), mode="prior").content)[0].writer
+    assert written.startswith(f"torch {torch.__version__}, ")
+    assert ", Abacus 3, constriction " in written
+    assert Header.unpack(compress(generator, picture()).content)[0].writer.startswith("constriction ")
+
+
+def test_processor_has_a_short_name() -> None:
+    assert 0 < len(compression.cpu_model()) <= 48
 
 
 def test_probabilities_that_change_each_time_are_noticed(generator: Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     following, noise = generator.prior.next_logits, np.random.default_rng(0)
     monkeypatch.setattr(generator.prior, "next_logits", lambda *a: following(*a) * float(noise.uniform(0.5, 2)))
-    with pytest.raises(ArcvqError, match="does not decode"):
+    with pytest.raises(ArcvqError, match="other probabilities each time"):
         compress(generator, picture(), mode="prior")
 
 

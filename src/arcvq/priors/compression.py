@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import platform
 import struct
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import version
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -16,19 +19,23 @@ from torch import Tensor
 
 from arcvq.errors import ArcvqError
 from arcvq.priors.autoregressive import AutoregressivePrior
-from arcvq.priors.entropy_coding import decode_by_prior, decode_by_table, encode_by_prior, encode_by_table
-from arcvq.priors.generator import Generator
+from arcvq.priors.entropy_coding import coder, decode_by_prior, decode_by_table, encode_by_prior, encode_by_table
+from arcvq.priors.generator import Generator, part_of
 from arcvq.priors.prior import FREQUENCY_TOTAL, Grid, Progress
 from arcvq.priors.saving import generator_fingerprint
 from arcvq.tokenizers import Tile
 
 Mode = Literal["portable", "prior"]
 MODES: tuple[Mode, ...] = ("portable", "prior")
-MAGIC = b"arcvq\x01"
-# Mode, height, width, class + 1, fingerprint of the model, length of the text about the writer's machine.
+# The last byte is the version of the format.
+MAGIC = b"arcvq\x02"
+# Mode, height, width, class + 1, fingerprint of the model, length of the text about what wrote the file. The text follows, then the
+# checksum of all bytes so far.
 HEADER = struct.Struct("<BIIIQB")
-# Checksum of a chunk's tokens, and how many words it has.
-CHUNK = struct.Struct("<II")
+# Checksum of the rest of the part: the checksum of its tokens, how many words it has, and the words. So a file that is damaged is told
+# from one whose words mean other tokens here.
+PART = struct.Struct("<III")
+CHECKSUM = struct.Struct("<I")
 # A picture that a file may ask for.
 MAX_PIXELS = 2**28
 
@@ -54,27 +61,34 @@ class Header:
     width: int
     label: int | None
     fingerprint: int
-    machine: str
+    writer: str
 
     def pack(self) -> bytes:
-        machine = self.machine.encode()
+        writer = self.writer.encode()[:255]
         label = 0 if self.label is None else self.label + 1
-        fields = (MODES.index(self.mode), self.height, self.width, label, self.fingerprint, len(machine))
-        return MAGIC + HEADER.pack(*fields) + machine
+        fields = (MODES.index(self.mode), self.height, self.width, label, self.fingerprint, len(writer))
+        content = MAGIC + HEADER.pack(*fields) + writer
+        return content + CHECKSUM.pack(zlib.crc32(content))
 
     @classmethod
     def unpack(cls, content: bytes) -> tuple[Header, int]:
         """The header and where it ends."""
         if content[: len(MAGIC)] != MAGIC:
-            raise ArcvqError("not a picture compressed by arcvq")
+            raise ArcvqError("not a picture compressed by this version of arcvq")
         start = len(MAGIC) + HEADER.size
         if len(content) < start:
             raise ArcvqError("the file is truncated")
         mode, height, width, label, fingerprint, length = HEADER.unpack_from(content, len(MAGIC))
-        if mode >= len(MODES) or not 0 < height * width <= MAX_PIXELS or len(content) < start + length:
+        end = start + length
+        if len(content) < end + CHECKSUM.size:
             raise ArcvqError("the file is damaged or truncated")
-        machine = content[start : start + length].decode(errors="replace")
-        return cls(MODES[mode], height, width, label - 1 if label else None, fingerprint, machine), start + length
+        if CHECKSUM.unpack_from(content, end) != (zlib.crc32(content[:end]),):
+            raise ArcvqError("the file is damaged: the checksum of its header does not match")
+        if mode >= len(MODES) or not 0 < height * width <= MAX_PIXELS:
+            raise ArcvqError(f"not a file that arcvq writes: it is a picture of {height}×{width} in mode {mode}")
+        text = content[start:end].decode(errors="replace")
+        writer = "".join(each if each.isprintable() else "?" for each in text)
+        return cls(MODES[mode], height, width, label - 1 if label else None, fingerprint, writer), end + CHECKSUM.size
 
 
 def compress(
@@ -92,26 +106,30 @@ def compress(
               The file is decoded once before it is returned.
     """
     check_mode(generator, mode)
-    if label is not None and not 0 <= label < generator.prior.grid.classes:
-        raise ArcvqError(f"class {label} is out of range: the prior has {generator.prior.grid.classes} classes")
+    _check_class(generator, label)
     height, width = pixels.shape[-2:]
     tokens = picture_tokens(generator, pixels)
-    header = Header(mode, height, width, label, generator_fingerprint(generator), machine())
+    header = Header(mode, height, width, label, generator_fingerprint(generator), writer(mode))
     parts, bits, payload = [header.pack()], 0.0, 0
     blocks = list(token_blocks(generator.prior.grid, tokens.shape[:2]))
     for number, (rows, columns) in enumerate(blocks):
         block = tokens[rows, columns]
         if mode == "prior":
-            report = _within(progress, number, len(blocks))
+            report = part_of(progress, number, len(blocks))
             words, cost = _encode_block(generator, block, label, report)
             bits += cost
         else:
             words = encode_by_table(block.flatten(0, 1), table_of(generator))
-        parts.append(CHUNK.pack(checksum(block), len(words)) + words.astype("<u4").tobytes())
+        parts.append(_pack_part(block, words))
         payload += 32 * len(words)
     content = b"".join(parts)
-    if mode == "prior" and not torch.equal(decompress_tokens(generator, content), tokens):
-        raise ArcvqError("this machine computes other probabilities each time: compress in the portable mode")
+    if mode == "prior":
+        try:
+            same = torch.equal(decompress_tokens(generator, content), tokens)
+        except ArcvqError:
+            same = False
+        if not same:
+            raise ArcvqError("this machine computes other probabilities each time: compress in the portable mode")
     return Compressed(content, payload, bits if mode == "prior" else None)
 
 
@@ -130,29 +148,27 @@ def decompress_tokens(generator: Generator, content: bytes, progress: Progress |
     check_mode(generator, header.mode)
     if header.fingerprint != generator_fingerprint(generator):
         raise ArcvqError("the file was compressed with another model: use the one that wrote it")
+    _check_class(generator, header.label)
     side, grid = generator.tokenizer.downsampling, generator.prior.grid
-    tokens = torch.zeros(-(-header.height // side), -(-header.width // side), grid.depth, dtype=torch.int64)
-    blocks = list(token_blocks(grid, tokens.shape[:2]))
-    for number, (rows, columns) in enumerate(blocks):
+    height, width = -(-header.height // side), -(-header.width // side)
+    count = -(-height // grid.height) * -(-width // grid.width)
+    # Before anything is allocated, because a small file can claim any size.
+    if count * PART.size > len(content) - place:
+        raise ArcvqError(
+            f"the file is truncated: a picture of {header.height}×{header.width} has {count} parts, and they cannot fit into it"
+        )
+    parts = _read_parts(content, place, count)
+    tokens = torch.zeros(height, width, grid.depth, dtype=torch.int64)
+    for number, (rows, columns) in enumerate(token_blocks(grid, tokens.shape[:2])):
         block = tokens[rows, columns]
-        if len(content) < place + CHUNK.size:
-            raise ArcvqError(f"the file is truncated: part {number + 1} of {len(blocks)} is missing")
-        expected, count = CHUNK.unpack_from(content, place)
-        place += CHUNK.size
-        if len(content) < place + 4 * count:
-            raise ArcvqError(f"the file is truncated in part {number + 1} of {len(blocks)}")
-        words = np.frombuffer(content, dtype="<u4", count=count, offset=place).astype(np.uint32)
-        place += 4 * count
-        report = _within(progress, number, len(blocks))
+        expected, words = parts[number]
         try:
-            found = _decode_block(generator, words, block.shape, header, report)
+            found = _decode_block(generator, words, block.shape, header, part_of(progress, number, count))
         except AssertionError:  # the coder's answer to words that it cannot have written
             found = None
         if found is None or checksum(found) != expected:
-            raise ArcvqError(f"part {number + 1} of {len(blocks)} does not decode: {_reason(header)}")
+            raise ArcvqError(f"part {number + 1} of {count} does not decode: {_reason(header)}")
         tokens[rows, columns] = found
-    if place != len(content):
-        raise ArcvqError("the file is damaged: it goes on after its last part")
     return tokens
 
 
@@ -208,9 +224,55 @@ def checksum(tokens: Tensor) -> int:
     return zlib.crc32(np.ascontiguousarray(tokens.numpy()).astype("<i4").tobytes())
 
 
-def machine() -> str:
-    """What the prior's probabilities depend on beside its weights."""
-    return f"torch {version('torch')}, {torch.backends.cpu.get_cpu_capability()}"
+def writer(mode: Mode) -> str:
+    """What the words of a file depend on beside the model: in the mode `prior`, whatever computes its probabilities."""
+    coder()
+    name = f"constriction {version('constriction')}"
+    if mode == "portable":
+        return name
+    return f"torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()}, {cpu_model()}, {name}"
+
+
+@cache
+def cpu_model() -> str:
+    """The model of the CPU, at most 48 characters."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+    except OSError:  # only Linux has it
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return (names[0] if names else platform.processor() or platform.machine())[:48]
+
+
+def _check_class(generator: Generator, label: int | None) -> None:
+    if label is not None and not 0 <= label < generator.prior.grid.classes:
+        raise ArcvqError(f"class {label} is out of range: the prior has {generator.prior.grid.classes} classes")
+
+
+def _pack_part(tokens: Tensor, words: np.ndarray) -> bytes:
+    """One part of a file, with the checksums of its bytes and of its tokens."""
+    rest = struct.pack("<II", checksum(tokens), len(words)) + words.astype("<u4").tobytes()
+    return CHECKSUM.pack(zlib.crc32(rest)) + rest
+
+
+def _read_parts(content: bytes, place: int, count: int) -> list[tuple[int, np.ndarray]]:
+    """The checksum of the tokens and the words of all parts, the first of which begins at `place`. Raises if bytes are damaged."""
+    parts = []
+    for name in (f"part {number + 1} of {count}" for number in range(count)):
+        start = place + PART.size
+        if len(content) < start:
+            raise ArcvqError(f"the file is truncated: {name} is missing")
+        expected, tokens, words = PART.unpack_from(content, place)
+        end = start + 4 * words
+        if len(content) < end:
+            raise ArcvqError(f"the file is damaged or truncated in {name}")
+        if zlib.crc32(content[place + CHECKSUM.size : end]) != expected:
+            raise ArcvqError(f"the file is damaged: the checksum of {name} does not match")
+        parts.append((tokens, np.frombuffer(content, dtype="<u4", count=words, offset=start).astype(np.uint32)))
+        place = end
+    if place != len(content):
+        raise ArcvqError("the file is damaged: it goes on after its last part")
+    return parts
 
 
 def _encode_block(
@@ -256,15 +318,11 @@ def _as_grid(tokens: Tensor) -> Tensor:
 
 
 def _reason(header: Header) -> str:
-    """Why a part does not decode."""
-    if header.mode == "portable" or header.machine == machine():
-        return "the file is damaged"
+    """Why a part whose bytes are as they were written does not decode."""
+    here = writer(header.mode)
+    if header.mode == "portable":
+        return f"it was written with {header.writer}, and this is {here}: decode it there"
     return (
-        f"it was written with {header.machine}, and this is {machine()}: their probabilities differ; decode it there, or "
-        "compress in the portable mode"
+        f"this machine ({here}) computes other probabilities than the one that wrote the file ({header.writer}): decode it "
+        "there, or compress in the portable mode"
     )
-
-
-def _within(progress: Progress | None, number: int, count: int) -> Progress | None:
-    """Progress of one of several equal parts as a part of the whole."""
-    return None if progress is None else lambda done, total: progress(number * total + done, count * total)
