@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -25,9 +25,7 @@ def print_measured(measured: Measured) -> None:
     for metric in sorted(metrics, key=_metric_order):
         table.add_row(metric_label(metric).label, *(_metric_text(metric, e.metrics) for e in measured.evaluations))
     console.print(table)
-    reasons = {f"{m}: {why}" for e in measured.evaluations for m, why in e.missing.items()}
-    for reason in sorted(reasons):
-        console.print(f"missing {reason}", highlight=False, soft_wrap=True)
+    _print_missing(console, {(m, why) for e in measured.evaluations for m, why in e.missing.items()})
 
 
 def print_generation(measured: MeasuredGenerator) -> None:
@@ -42,8 +40,7 @@ def print_generation(measured: MeasuredGenerator) -> None:
         table.add_row(evaluation.label(name), _metric_text(name, evaluation.metrics))
     console.print(table)
     console.print(evaluation.protocol.line, highlight=False, soft_wrap=True)
-    for name, reason in sorted(evaluation.missing.items()):
-        console.print(f"missing {name}: {reason}", highlight=False, soft_wrap=True)
+    _print_missing(console, evaluation.missing.items())
 
 
 def print_comparison(rows: Mapping[str, Mapping[str, float]], title: str, missing: Sequence[str] = ()) -> None:
@@ -61,6 +58,15 @@ def print_comparison(rows: Mapping[str, Mapping[str, float]], title: str, missin
     console.print(table)
     for reason in missing:
         console.print(f"missing {reason}", highlight=False, soft_wrap=True)
+
+
+def _print_missing(console: Console, missing: Iterable[tuple[str, str]]) -> None:
+    """Print each reason once, after the metrics that are missing for it."""
+    metrics: dict[str, list[str]] = {}
+    for metric, reason in sorted(missing):
+        metrics.setdefault(reason, []).append(metric)
+    for reason, names in metrics.items():
+        console.print(f"missing {', '.join(names)}: {reason}", highlight=False, soft_wrap=True)
 
 
 def _bold_if_best(name: str, metrics: Mapping[str, float], rows: Mapping[str, Mapping[str, float]]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ from arcvq.errors import ArcvqError
 from arcvq.metrics import GenerationEvaluation, GenerationProtocol, measure_generation
 from arcvq.metrics.sampling import Split
 from arcvq.priors import CHUNK, Generator
-from arcvq.priors.generator import make_options
 from arcvq.priors.saving import generator_fingerprint
 from arcvq.storage import read_json
 from arcvq.systems.train import read_run
@@ -72,7 +72,7 @@ def measure_generator(
     generator = Generator.from_pretrained(source, device=device)
     if compile:
         generator.speed_up()
-    sampling = make_options(options or {})
+    sampling = generator.sampling_options(options or {})
     sampling.check_known(type(generator.prior).__name__, generator.prior.sampling_options)
     name = data or (config.data.name if config else None)
     if name is None:
@@ -84,6 +84,13 @@ def measure_generator(
     skipped: dict[str, str] = {}
     reference = _images(generator, name, split, root, holdout_every, skip, skipped)
     test = reference if split == "test" else _images(generator, name, "test", root, holdout_every, skip, skipped)
+    unmeasured = None  # why the prior's own metric is not measured
+    try:
+        labelled = use_labels(generator, test, own_data)
+    except ArcvqError as error:
+        if own_data:
+            raise
+        labelled, unmeasured = False, str(error)
     protocol = GenerationProtocol(
         images=samples,
         data=name,
@@ -114,22 +121,54 @@ def measure_generator(
         if progress is None
         else lambda done, total: progress("generated and reference images", done, total),
     )
-    # Another set's labels mean other classes.
-    evaluation.metrics.update(measure_prior(generator, test, own_data and generator.prior.grid.classes > 0))
+    prior = generator.prior
+    if unmeasured is None:
+        evaluation.metrics.update(measure_prior(generator, test, labelled))
+    else:
+        evaluation.missing[prior.metric] = unmeasured
     document: dict[str, Any] = {
         "name": config.title if config else str(source),
         "system": generator.system,
         "data": name,
         "seed": config.training.seed if config else None,
         "generation": evaluation.to_json(),
+        "prior": None
+        if unmeasured
+        else {"metric": prior.metric, "images": min(len(test), PRIOR_IMAGES), "labels": labelled},
         "model": f"{generator_fingerprint(generator):016x}",
-        "parameters": sum(p.numel() for p in generator.prior.parameters()),
+        "parameters": sum(p.numel() for p in prior.parameters()),
         **({"skipped_images": len(skipped)} if skip else {}),
         "config": to_dict(config) if config else None,
         "training": read_json(run.training, "a finished run") if run.training.is_file() else None,
         "measured": {"date": today(), "device": device_name(device), "versions": library_versions()},
     }
     return MeasuredGenerator(generator, evaluation, document, skipped)
+
+
+def use_labels(generator: Generator, images: Images, own_data: bool) -> bool:
+    """Whether the prior is told the classes of these images: if both have classes, and they are the same ones.
+
+    Raises if they are others, or if the prior needs them and they are unknown. Classes without names are the same in the data of the
+    generator's own run (`own_data`) alone.
+    """
+    names, given = generator.class_names, images.class_names
+    if not generator.prior.grid.classes:
+        return False
+    if images.labels is None or ((names is None or given is None) and not own_data):
+        if not generator.prior.config.label_dropout:
+            raise ArcvqError(
+                f"the prior was only trained with the class (prior.label_dropout 0), and that of {images.name} is unknown"
+            )
+        return False
+    if names is None or given is None:
+        return True
+    for number, (here, there) in enumerate(zip_longest(given, names, fillvalue="missing")):
+        if here != there:
+            raise ArcvqError(
+                f"{images.name} has other classes than the generator (class {number} is {here}, in the generator {there}): "
+                "compare it with images of the same classes, or without classes"
+            )
+    return True
 
 
 def measure_prior(generator: Generator, images: Images, labelled: bool) -> dict[str, float]:
