@@ -11,6 +11,7 @@ import torch
 from arcvq import Generator
 from arcvq.data import read_image, to_uint8, to_unit, write_png
 from arcvq.priors.compression import compression_tile
+from arcvq.priors.saving import generator_fingerprint
 from arcvq.tokenizers import Tile
 
 Arcvq = Callable[..., Any]
@@ -55,6 +56,7 @@ def test_sample_writes_the_generators_images(arcvq: Arcvq, prior_run: Path, tmp_
     expected = to_uint8(generator(3, classes=[7, 9], seed=4, top_k=20, guidance=1.5, chunk=4))
     assert torch.equal(torch.stack([read_image(file, 1) for file in files]), expected)
     assert json.loads((tmp_path / "out" / "sampling.json").read_text()) == {
+        "model": f"{generator_fingerprint(generator):016x}",
         "seed": 4,
         "images": 3,
         "classes": [7, 9],
@@ -82,6 +84,11 @@ def test_sample_completes_and_continues_an_image(arcvq: Arcvq, prior_run: Path, 
         (["--class", "10"], "classes 0 to 9"),
         (["--steps", "4"], "no option steps"),
         (["--temperature", "-1"], "temperature"),
+        (["--temperature", "nan"], "temperature"),
+        (["--guidance", "inf"], "guidance"),
+        (["--image", "photo.png", "--extend", "2", "--n", "64"], "--n is for new images"),
+        (["--image", "photo.png", "--extend", "2", "--precision", "fp32"], "--precision is for new images"),
+        (["--image", "photo.png", "--extend", "2", "--chunk", "64"], "--chunk is for new images"),
         (["--seed", "-1"], "seed"),
         (["--mask", "mask.png"], "--image"),
         (["--image", "nothing.png", "--extend", "2"], "nothing.png"),
@@ -98,6 +105,36 @@ def test_wrong_argument_is_one_line(
     assert message in result.errors
     assert result.errors.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_images_are_sampled_into_a_folder_once(arcvq: Arcvq, prior_run: Path, tmp_path: Path) -> None:
+    about = ["sample", prior_run, "--n", 1, "--chunk", 1, "--out", tmp_path / "out"]
+    assert arcvq(*about).code == 0
+    again = arcvq(*about, "--seed", 1)
+    assert (again.code, again.output, again.errors.count("\n")) == (2, "", 1)
+    assert "is not empty" in again.errors
+    assert len(list((tmp_path / "out").iterdir())) == 3
+
+
+@pytest.mark.parametrize("command", ["sample", "compress", "decompress"])
+def test_command_does_not_overwrite_its_input(arcvq: Arcvq, prior_run: Path, tmp_path: Path, command: str) -> None:
+    photo = tmp_path / "photo.png"
+    write_png(photo, torch.zeros(1, 28, 28, dtype=torch.uint8))
+    before = photo.read_bytes()
+    result = arcvq(*{
+        "sample": ["sample", prior_run, "--image", photo, "--extend", 1, "--out", tmp_path],
+        "compress": ["compress", prior_run, photo, "--out", photo],
+        "decompress": ["decompress", prior_run, photo, "--out", photo],
+    }[command])  # fmt: skip
+    assert (result.code, result.output, result.errors.count("\n")) == (2, "", 1)
+    assert "would overwrite the input" in result.errors
+    assert photo.read_bytes() == before
+
+
+def test_picture_is_written_under_a_name_of_its_format(arcvq: Arcvq, prior_run: Path, tmp_path: Path) -> None:
+    result = arcvq("decompress", prior_run, tmp_path / "photo.arcvq", "-o", tmp_path / "back.jpg")
+    assert (result.code, result.output, result.errors.count("\n")) == (2, "", 1)
+    assert "expected a name that ends in .png" in result.errors
 
 
 def test_tokenizer_without_prior_is_refused(arcvq: Arcvq, trained_run: Path, tmp_path: Path) -> None:
@@ -163,6 +200,7 @@ def test_evaluate_measures_generated_images(arcvq: Arcvq, prior_run: Path, tmp_p
     metrics = document["generation"]["metrics"]
     assert metrics["duplicate_share"] == 0
     assert 0 < metrics["bits_per_token"] < 9
+    assert document["prior"] == {"metric": "bits_per_token", "images": 2000, "labels": True}
     printed = arcvq("evaluate", prior_run, *about)
     assert protocol["hash"] in printed.output
 

@@ -9,6 +9,9 @@ from typing import Any
 from arcvq.cli.command import Commands, add_import_option, positive_int, print_json
 from arcvq.errors import ArcvqError
 
+# Defaults that are not in the parser, so that it shows whether an option was given.
+IMAGES, CHUNK, PRECISION = 64, 64, "fp32"
+
 
 def add_sample(commands: Commands) -> None:
     """Add the command `arcvq sample`."""
@@ -22,8 +25,10 @@ def add_sample(commands: Commands) -> None:
     sub.add_argument(
         "run", metavar="RUN", help="a run that trained a prior, a saved generator, or the embedded one (tiny)"
     )
-    sub.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for the PNGs")
-    sub.add_argument("--n", type=positive_int, default=64, metavar="N", help="how many images (default: 64)")
+    sub.add_argument(
+        "--out", type=Path, required=True, metavar="DIR", help="folder for the PNGs; of --n images a new one"
+    )
+    sub.add_argument("--n", type=positive_int, metavar="N", help=f"how many images (default: {IMAGES})")
     sub.add_argument(
         "--class",
         dest="classes",
@@ -56,8 +61,11 @@ def sample(arguments: argparse.Namespace) -> int:
 
     if arguments.image is None and (arguments.mask is not None or arguments.extend is not None):
         raise ArcvqError("--mask and --extend are for an image: name it with --image")
+    for name in ("n", "precision", "chunk"):
+        if arguments.image is not None and getattr(arguments, name) is not None:
+            raise ArcvqError(f"--{name} is for new images: leave it out with --image")
     device = choose_device(arguments.device)
-    check_precision(arguments.precision, device)
+    check_precision(arguments.precision or PRECISION, device)
     generator = Generator.from_pretrained(arguments.run, device=device)
     if arguments.compile:
         generator.speed_up()
@@ -72,8 +80,8 @@ def sample(arguments: argparse.Namespace) -> int:
             path = complete_file(generator, arguments.image, arguments.mask, arguments.extend, arguments.out, **about)
             print_json({"file": str(path)}) if arguments.json else print(path)
             return 0
-        about |= {"chunk": arguments.chunk, "precision": arguments.precision}
-        written = sample_files(generator, arguments.out, arguments.n, **about)
+        about |= batch_options(arguments)
+        written = sample_files(generator, arguments.out, arguments.n or IMAGES, **about)
     if arguments.json:
         print_json({"grid": str(written.grid), "files": [str(path) for path in written.files]})
     else:
@@ -94,16 +102,15 @@ def add_sampling_options(sub: argparse.ArgumentParser | argparse._ArgumentGroup)
     sub.add_argument("--steps", type=positive_int, metavar="N", help="sampling steps of maskgit and ldm")
     sub.add_argument("--order", choices=("confidence", "halton"), help="in which maskgit fills in tokens")
     sub.add_argument(
-        "--precision", default="fp32", metavar="NAME", help="of prior and decoder: fp32 (default), tf32, fp16 or bf16"
+        "--precision", metavar="NAME", help=f"of prior and decoder: {PRECISION} (default), tf32, fp16 or bf16"
     )
     sub.add_argument("--compile", action="store_true", help="compile prior and decoder: faster for many images")
     sub.add_argument("--eta", type=float, metavar="ETA", help="noise on the way in ldm: 0 none (DDIM), 1 as in DDPM")
     sub.add_argument(
         "--chunk",
         type=positive_int,
-        default=64,
         metavar="N",
-        help="images made together; changes their last bits (default: 64)",
+        help=f"images made together; changes their last bits (default: {CHUNK})",
     )
 
 
@@ -111,6 +118,11 @@ def sampling_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """The sampling options that were given, without the chunk."""
     names = ("guidance", "temperature", "top_k", "top_p", "steps", "order", "eta")
     return {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
+
+
+def batch_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """In what precision and how many at a time new images are made."""
+    return {"chunk": arguments.chunk or CHUNK, "precision": arguments.precision or PRECISION}
 
 
 def add_compress(commands: Commands) -> None:
@@ -142,9 +154,10 @@ def compress(arguments: argparse.Namespace) -> int:
     from arcvq.priors.compression import check_mode
     from arcvq.priors.compression import compress as compress_picture
     from arcvq.progress import progress_bar
-    from arcvq.storage import check_writable_file, write_bytes
+    from arcvq.storage import check_other_file, check_writable_file, write_bytes
 
     check_writable_file(arguments.out)
+    check_other_file(arguments.out, arguments.file)
     generator = Generator.from_pretrained(arguments.run)
     check_mode(generator, arguments.mode)
     label = None if arguments.label is None else generator.class_numbers(arguments.label)[0]
@@ -187,9 +200,12 @@ def decompress(arguments: argparse.Namespace) -> int:
     from arcvq.priors import Generator
     from arcvq.priors.compression import decompress as decompress_picture
     from arcvq.progress import progress_bar
-    from arcvq.storage import check_writable_file
+    from arcvq.storage import check_other_file, check_writable_file
 
+    if arguments.out.suffix.lower() != ".png":
+        raise ArcvqError(f"{arguments.out}: a PNG is written: expected a name that ends in .png")
     check_writable_file(arguments.out)
+    check_other_file(arguments.out, arguments.file)
     if not arguments.file.is_file():
         raise ArcvqError(f"{arguments.file}: no such file")
     generator = Generator.from_pretrained(arguments.run)

@@ -214,7 +214,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
 
 def _evaluate_generator(arguments: argparse.Namespace) -> int:
     """Measure the images that a prior makes and print their metrics."""
-    from arcvq.cli.generate import sampling_options
+    from arcvq.cli.generate import batch_options, sampling_options
     from arcvq.progress import progress_bar
     from arcvq.storage import check_writable_file, write_json
     from arcvq.systems import measure_generator
@@ -234,8 +234,7 @@ def _evaluate_generator(arguments: argparse.Namespace) -> int:
             data=arguments.data,
             root=arguments.root,
             seed=arguments.seed,
-            chunk=arguments.chunk,
-            precision=arguments.precision,
+            **batch_options(arguments),
             compile=arguments.compile,
             options=sampling_options(arguments),
             metrics=arguments.metrics,
