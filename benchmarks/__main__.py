@@ -16,12 +16,12 @@ from arcvq.cli.command import positive_int
 from arcvq.errors import ArcvqError
 from arcvq.storage import check_writable_file, write_json
 from arcvq.tokenizers.inference import choose_device
-from benchmarks import blocks, loader, sampling, seams, sizes, steps, tokens, vqgan
+from benchmarks import blocks, compression, loader, sampling, seams, sizes, steps, tokens, vqgan
 from benchmarks.measure import describe_machine, measure_limits
 from benchmarks.tables import write_tables
 
 Rows = Iterator[dict[str, Any]]
-OTHERS = ("tokens", "steps", "blocks", "vqgan", "loader", "seams", "sampling")
+OTHERS = ("tokens", "steps", "blocks", "vqgan", "loader", "seams", "sampling", "compression")
 
 
 def main(words: list[str] | None = None) -> int:
@@ -35,11 +35,13 @@ def main(words: list[str] | None = None) -> int:
         "--seconds", type=float, default=0.5, metavar="S", help="time for each measurement (default: 0.5)"
     )
     parser.add_argument("--out", type=Path, metavar="FILE.json", help="write the measurements as JSON")
-    parser.add_argument("--model", default="tiny", help="tokens, seams: a run or a saved tokenizer (default: tiny)")
+    parser.add_argument(
+        "--model", default="tiny", help="tokens, seams, compression: a run or a saved model (default: tiny)"
+    )
     parser.add_argument(
         "--data",
         default="sample",
-        help="tokens: data set of the test images (default: sample); loader, seams: folder:PATH",
+        help="tokens: data set of the test images (default: sample); others: folder:PATH",
     )
     parser.add_argument(
         "--presets",
@@ -109,6 +111,10 @@ def prepare_suite(arguments: argparse.Namespace, device: torch.device) -> tuple[
         names = {"model": Path(arguments.model).name, "data": Path(arguments.data).name}
         about = {**names, "images": len(pictures), "sides": list(pictures[0].shape[2:]), "batch_size": size}
         return about, seams.seam_rows(tokenizer, pictures, arguments.tiles, size)
+    if arguments.suite == "compression":
+        generator, originals = compression.load_model_and_pictures(arguments.model, arguments.data, limit)
+        about = {"model": Path(arguments.model).name, "data": Path(arguments.data).name, "images": len(originals)}
+        return about, compression.compression_rows(generator, originals)
     if arguments.suite == "sampling":
         return {}, sampling.sampling_rows(device, arguments.presets, arguments.batch_size)
     if arguments.suite == "vqgan":

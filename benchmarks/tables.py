@@ -59,6 +59,8 @@ def section_text(name: str, root: Path) -> str:
         height, width = document["sides"]
         images = f"{document['images']:,} images of {document['data']}, the first of {height}×{width} pixels"
         about += f"; `{document['model']}`, {images}, tiles {document['batch_size']:,} at a time"
+    if document.get("suite") == "compression":
+        about += f"; `{document['model']}`, {document['images']:,} pictures of {document['data']}"
     lines = TABLES.get(document.get("suite"), size_tables)(document["rows"])
     return "\n".join([f"{about}.", "", *lines])
 
@@ -202,6 +204,21 @@ def sampling_table(rows: list[dict[str, Any]]) -> list[str]:
     return markdown_table(["prior", "way", "at a time", "images/s", "factor"], body, left=2)
 
 
+def compression_table(rows: list[dict[str, Any]]) -> list[str]:
+    """A row per format and quality, or mode, by rate; bits without headers where they are known."""
+    measured = sorted((row for row in rows if "psnr" in row), key=lambda row: row["bits_per_pixel"])
+    body = [
+        [
+            row["name"],
+            f"{row['bits_per_pixel']:.4f}",
+            f"{row['payload']:.4f}" if "payload" in row else "–",
+            f"{row['psnr']:.2f}",
+        ]
+        for row in measured
+    ]
+    return markdown_table(["format", "bits per pixel", "without headers", "PSNR"], body, left=1)
+
+
 def quality_table(runs: Path) -> list[str]:
     """The metrics of cifar10/arcvq-vae computed in three ways, from runs.csv, under the protocol `exact`."""
     with runs.open(encoding="utf-8", newline="") as file:
@@ -226,5 +243,6 @@ TABLES = {
     "vqgan": vqgan_tables,
     "loader": loader_table,
     "seams": seams_table,
+    "compression": compression_table,
     "sampling": sampling_table,
 }

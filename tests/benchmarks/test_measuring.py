@@ -276,3 +276,17 @@ def test_sampling_is_timed_in_the_precision_that_it_is_made_in() -> None:
     prior = sampling.build("sample/gpt", sampling.PRIORS_OF["cpu"]["sample/gpt"], torch.device("cpu"))
     make, _ = sampling.ways(prior, 2)["arcvq"]
     assert sampling.speed(make, "bf16", 2, torch.device("cpu"))["images_per_second"] > 0
+
+
+def test_compression_suite_compares_ours_with_image_formats(tmp_path: Path) -> None:
+    rows = torch.linspace(0, 255, 56).round().to(torch.uint8)
+    write_png(tmp_path / "pictures" / "ramp.png", rows.expand(3, 30, 56))
+    words = ["--suite", "compression", "--data", f"folder:{tmp_path / 'pictures'}"]
+    document = run(tmp_path / "compression.json", *words)
+    assert (document["model"], document["images"]) == ("tiny", 1)
+    found = {row["name"]: row for row in document["rows"]}
+    assert found["JPEG 80"]["psnr"] > found["JPEG 1"]["psnr"]
+    assert found["JPEG 80"]["bits_per_pixel"] > found["JPEG 1"]["bits_per_pixel"]
+    portable, prior = found["arcvq portable"], found["arcvq prior"]
+    assert portable["psnr"] == prior["psnr"]  # the same tokens
+    assert 0 < prior["cross_entropy"] <= prior["payload"] < prior["bits_per_pixel"]
