@@ -38,7 +38,6 @@ STEPS: dict[str, dict[str, Any]] = {
     "torch's layers": {"capture": "never"},
     "arcvq": {"capture": "never"},
     "arcvq captured": {"capture": "always"},
-    "arcvq captured compiled": {"capture": "always", "compile": True},
 }
 WARM_UP = 4  # steps
 
@@ -51,8 +50,6 @@ def vqgan_rows(device: torch.device, peak: float, seconds: float) -> Iterator[di
     operations = 0
     for name, way in STEPS.items():
         if device.type == "cuda" or way["capture"] == "never":
-            if "compile" in way:
-                yield from _coding_rows(device, seconds)
             row, counted = _measure_step(way, device, with_torchs_layers=name == "torch's layers")
             operations = counted or operations
             least = 1e3 * operations / peak
@@ -62,7 +59,9 @@ def vqgan_rows(device: torch.device, peak: float, seconds: float) -> Iterator[di
                 "limit_fraction": least / row["milliseconds"],
             }
             yield {"task": "vqgan step", "name": name} | row
-    yield from _coding_rows(device, seconds) if device.type == "cpu" else _compiled_coding_rows(device, seconds)
+    yield from _coding_rows(device, seconds)
+    if device.type == "cuda":
+        yield from _compiled_coding_rows(device, seconds)
 
 
 def bf16_operations_per_second(device: torch.device) -> float:

@@ -7,10 +7,11 @@ import torch
 from torch.library import opcheck
 
 from arcvq import ArcvqError, functional
-from arcvq.functional.kernels import group_norm_kernels
+from arcvq.functional.kernels import group_norm_launches
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
+OFFSETS = pytest.mark.parametrize("offset", [False, True], ids=["plain", "offset"])
 ACTIVATIONS = pytest.mark.parametrize("activation", ["none", "silu"])
 # shape, groups: odd sizes, one image, one group, a group a channel, more channels than a tile has, more positions than a tile has
 SHAPES = [
@@ -27,20 +28,24 @@ CASES = [*((*each, torch.float32) for each in SHAPES), *((*SHAPES[0], dtype) for
 ERRORS = {torch.float32: 4e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 
 
-def random_inputs(shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, ...]:
-    """x and a gradient, channels-last, weight and bias."""
+def random_inputs(
+    shape: tuple[int, ...], dtype: torch.dtype = torch.float32, offset: bool = False
+) -> tuple[torch.Tensor, ...]:
+    """x and a gradient, channels-last, weight and bias; and an offset."""
     generator = torch.Generator().manual_seed(sum(shape))
     x, grad = (torch.randn(shape, generator=generator).to(DEVICE) for _ in range(2))
-    weight, bias = (torch.randn(shape[1], generator=generator).to(DEVICE) for _ in range(2))
+    parameters = [torch.randn(shape[1], generator=generator).to(DEVICE) for _ in range(3)]
     x, grad = (each.to(dtype).contiguous(memory_format=torch.channels_last) for each in (x, grad))
-    return x, grad, weight, bias
+    return (x, grad, *parameters[: 2 + offset])
 
 
 def results(inputs: tuple[torch.Tensor, ...], groups: int, **options: Any) -> list[torch.Tensor]:
-    """The result and the gradients of x, weight and bias."""
-    x, grad, weight, bias = inputs
-    leaves = [each.detach().clone().requires_grad_() for each in (x, weight, bias)]
-    y = functional.group_norm(leaves[0], groups, *leaves[1:], **options)
+    """The result and the gradients of x, weight and bias, and of an offset."""
+    x, grad, *parameters = inputs
+    leaves = [each.detach().clone().requires_grad_() for each in (x, *parameters)]
+    y = functional.group_norm(
+        leaves[0], groups, *leaves[1:3], offset=leaves[3] if len(leaves) > 3 else None, **options
+    )
     return [y.detach(), *torch.autograd.grad(y, leaves, grad)]
 
 
@@ -50,19 +55,22 @@ def exact_results(inputs: tuple[torch.Tensor, ...], groups: int, **options: Any)
 
 
 def assert_close(found: list[torch.Tensor], expected: list[torch.Tensor], *errors: float) -> None:
-    """Compare with these errors relative to the largest element, of the images and of the parameters' gradients."""
-    for one, other, error in zip(found, expected, (errors[0], errors[0], errors[-1], errors[-1])):
-        torch.testing.assert_close(one.double(), other, rtol=0, atol=error * float(other.abs().max()))
+    """Compare with these errors relative to the largest element, of the images and of the parameters' gradients; the offset's is a sum
+    of x's, which may be 0."""
+    scales = [float(each.abs().max()) for each in expected[:4]] + [float(expected[1].abs().sum((0, 2, 3)).max())]
+    for one, other, scale, error in zip(found, expected, scales, (errors[0], errors[0], *[errors[-1]] * 3)):
+        torch.testing.assert_close(one.double(), other, rtol=0, atol=error * scale)
 
 
 @ACTIVATIONS
+@OFFSETS
 @pytest.mark.parametrize(("shape", "groups", "dtype"), CASES)
 def test_result_and_gradients_equal_float64(
-    shape: tuple[int, ...], groups: int, dtype: torch.dtype, activation: str
+    shape: tuple[int, ...], groups: int, dtype: torch.dtype, offset: bool, activation: str
 ) -> None:
-    inputs = random_inputs(shape, dtype)
+    inputs = random_inputs(shape, dtype, offset)
     found = results(inputs, groups, activation=activation, backend="triton")
-    assert [each.dtype for each in found] == [dtype, dtype, torch.float32, torch.float32]
+    assert [each.dtype for each in found] == [dtype, dtype, *[torch.float32] * (2 + offset)]
     assert all(each.is_contiguous(memory_format=torch.channels_last) for each in found[:2])
     assert_close(found, exact_results(inputs, groups, activation=activation), ERRORS[dtype], 4e-6)
 
@@ -75,9 +83,9 @@ def test_large_mean_costs_no_precision(splits: int, activation: str) -> None:
     inputs = (x + 1000, grad, weight, bias)
     expected = exact_results(inputs, 3, activation=activation)
     silu = activation == "silu"
-    y, mean, inverse = group_norm_kernels.forward(inputs[0], 3, weight, bias, 1e-6, silu, splits)
-    gradients = group_norm_kernels.backward(grad, inputs[0], weight, bias, mean, inverse, silu, splits)
-    assert_close([y, *gradients], expected, 1e-4, 2e-4)
+    y, mean, inverse = group_norm_launches.forward(inputs[0], 3, weight, bias, 1e-6, silu, splits=splits)
+    gradients = group_norm_launches.backward(grad, inputs[0], weight, bias, mean, inverse, silu, splits=splits)
+    assert_close([y, *gradients[:3]], expected, 1e-4, 2e-4)
     variance, exact = torch.var_mean(inputs[0].double().reshape(2, 3, -1), dim=-1, correction=0)
     torch.testing.assert_close(mean.double(), exact, rtol=2**-23, atol=0)
     torch.testing.assert_close(inverse.double(), (variance + 1e-6).rsqrt(), rtol=1e-6, atol=0)
@@ -152,15 +160,16 @@ def test_contiguous_input_falls_to_reference() -> None:
 
 
 def test_parameters_of_half_precision_get_gradients_in_it() -> None:
-    x, grad, weight, bias = random_inputs((2, 6, 5, 7), torch.bfloat16)
-    inputs = (x, grad, weight.bfloat16(), bias.bfloat16())
+    inputs = tuple(each.bfloat16() for each in random_inputs((2, 6, 5, 7), offset=True))
+    inputs = tuple(each.contiguous(memory_format=torch.channels_last) if each.dim() == 4 else each for each in inputs)
     found = results(inputs, 3, activation="silu", backend="triton")
     assert {each.dtype for each in found} == {torch.bfloat16}
     assert_close(found, exact_results(inputs, 3, activation="silu"), 8e-3)
 
 
-def test_same_inputs_give_same_bits() -> None:
-    inputs = random_inputs((2, 8, 30, 20), torch.bfloat16)
+@OFFSETS
+def test_same_inputs_give_same_bits(offset: bool) -> None:
+    inputs = random_inputs((2, 8, 30, 20), torch.bfloat16, offset)
     first, second = (results(inputs, 4, activation="silu", backend="triton") for _ in range(2))
     assert all(torch.equal(*pair) for pair in zip(first, second))
 
@@ -184,22 +193,28 @@ def test_second_derivative_is_refused() -> None:
         gradient.sum().backward()
 
 
+@OFFSETS
 @pytest.mark.parametrize("silu", [False, True])
-def test_operators_pass_opcheck(silu: bool) -> None:
-    x, grad, weight, bias = random_inputs((2, 6, 3, 2))
-    leaves = [each.clone().requires_grad_() for each in (x, weight, bias)]
+def test_operators_pass_opcheck(silu: bool, offset: bool) -> None:
+    x, grad, weight, bias, *rest = random_inputs((2, 6, 3, 2), offset=offset)
+    leaves = [each.clone().requires_grad_() for each in (x, weight, bias, *rest)]
     operators = torch.ops.arcvq
-    opcheck(operators.fused_group_norm.default, (leaves[0], 3, *leaves[1:], 1e-6, silu))
-    _, mean, inverse = operators.fused_group_norm(x, 3, weight, bias, 1e-6, silu)
-    opcheck(operators.fused_group_norm_backward.default, (grad, x, weight, bias, mean, inverse, silu))
+    opcheck(
+        operators.fused_group_norm.default, (leaves[0], 3, *leaves[1:3], 1e-6, silu, leaves[3] if offset else None)
+    )
+    shift = rest[0] if offset else None
+    _, mean, inverse = operators.fused_group_norm(x, 3, weight, bias, 1e-6, silu, shift)
+    opcheck(operators.fused_group_norm_backward.default, (grad, x, weight, bias, mean, inverse, silu, shift))
 
 
-def test_compiled_function_equals_eager() -> None:
-    inputs = random_inputs((2, 6, 5, 7))
+@OFFSETS
+def test_compiled_function_equals_eager(offset: bool) -> None:
+    inputs = random_inputs((2, 6, 5, 7), offset=offset)
 
     @torch.compile(backend="aot_eager", fullgraph=True)
-    def compiled(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        return functional.group_norm(x, 3, weight, bias, activation="silu", backend="triton")
+    def compiled(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, *offset: torch.Tensor) -> torch.Tensor:
+        shift = offset[0] if offset else None
+        return functional.group_norm(x, 3, weight, bias, activation="silu", offset=shift, backend="triton")
 
     leaves = [each.clone().requires_grad_() for each in (inputs[0], *inputs[2:])]
     y = compiled(*leaves)

@@ -13,7 +13,7 @@ import torch
 
 from arcvq import ArcvqError, functional
 
-CASES = [Path(__file__).with_name(f"{name}_kernel_cases.py") for name in ("fused", "lookup", "norm")]
+CASES = [Path(__file__).with_name(f"{name}_kernel_cases.py") for name in ("fused", "lookup", "norm", "bias")]
 
 
 def test_kernels_equal_reference_in_interpreter() -> None:
@@ -48,21 +48,21 @@ NUMBERS = {
     "smallest_sine",
     "eps",
 }
-COUNTS = {"width", "splits", "split_size", "blocks", "positions", "channels"}
+COUNTS = {"width", "splits", "split_size", "blocks", "positions", "channels", "count", "part_size"}
 LONG, SHORT, HALF, COARSE = "*i64", "*i32", "*fp16", "*bf16"
 POINTERS = {
     **dict.fromkeys(("high", "other_high", "q_high_ptr", "k_high_ptr", "z_high_ptr", "c_high_ptr"), HALF),
     **dict.fromkeys(("part_tokens", "pulled_tokens", "carry_keys", "counts"), SHORT),
     **dict.fromkeys(("tokens", "top_tokens", "order"), LONG),
-    **dict.fromkeys(("x", "y", "grad", "x_grad"), COARSE),
+    **dict.fromkeys(("x", "y", "grad", "x_grad", "other"), COARSE),
     "sorted_keys": "*i16",
     "valid": "*i1",
 }
 CONSTANTS = {
-    **dict.fromkeys(("BIASED", "MASKED", "MONOTONE", "SHARED_NORM", "FINISH", "FINAL", "FIRST", "SILU"), True),
+    **dict.fromkeys(("BIASED", "MASKED", "MONOTONE", "SHARED_NORM", "FINISH", "FINAL", "FIRST", "SILU", "OFFSET", "OTHER"), True),
     **dict.fromkeys(("QUERIES", "KEYS", "CODES", "TOKENS", "ROWS", "COLUMNS", "ENTRIES", "SPLITS", "BINS"), 64),
     **dict.fromkeys(("DEPTH", "PIECE", "OUT"), 16),
-    **dict.fromkeys(("TOP", "PARTS"), 3),
+    **dict.fromkeys(("TOP", "PARTS", "STAGES"), 3),
     "SLOTS": 4,
 }
 KERNELS = (
@@ -78,12 +78,14 @@ KERNELS = (
     "sum_kernels._sums_kernel",
     "sum_kernels._segments_kernel",
     "sum_kernels._counts_kernel",
-    "group_norm_kernels._moments_kernel",
-    "group_norm_kernels._merge_moments_kernel",
-    "group_norm_kernels._normalize_kernel",
-    "group_norm_kernels._gradient_sums_kernel",
-    "group_norm_kernels._merge_sums_kernel",
-    "group_norm_kernels._gradient_kernel",
+    "group_norm_kernels.moments_kernel",
+    "group_norm_kernels.merge_moments_kernel",
+    "group_norm_kernels.normalize_kernel",
+    "group_norm_kernels.gradient_sums_kernel",
+    "group_norm_kernels.merge_sums_kernel",
+    "group_norm_kernels.gradient_kernel",
+    "bias_kernels.add_kernel",
+    "bias_kernels.column_sums_kernel",
 )
 
 

@@ -77,6 +77,14 @@ def test_reference_has_first_and_second_derivative(
 
 
 @LAYOUTS
+def test_offset_is_added_first(layout: torch.memory_format) -> None:
+    x, weight, bias = random_inputs(layout=layout)
+    offset = torch.randn(6)
+    expected = functional.group_norm(x + offset[:, None, None], 3, weight, bias)
+    assert torch.equal(functional.group_norm(x, 3, weight, bias, offset=offset), expected)
+
+
+@LAYOUTS
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_autocast_changes_nothing(dtype: torch.dtype, layout: torch.memory_format) -> None:
     x, weight, bias = random_inputs(dtype, layout)
@@ -122,6 +130,7 @@ def test_kernels_take_channels_last_inputs_only(monkeypatch: pytest.MonkeyPatch)
         ({"x": torch.zeros(2, 6)}, r"\(B, C, H, W\)"),
         ({"x": torch.zeros(2, 6, 4, 5, dtype=torch.int64)}, "floating-point"),
         ({"bias": torch.zeros(5)}, r"shape \(6,\)"),
+        ({"offset": torch.zeros(1)}, r"shape \(6,\)"),
     ],
 )
 def test_wrong_argument_raises(changes: dict[str, Any], fact: str) -> None:
@@ -131,11 +140,12 @@ def test_wrong_argument_raises(changes: dict[str, Any], fact: str) -> None:
 
 
 @ACTIVATIONS
+@pytest.mark.parametrize("offset", [False, True])
 def test_launches_declare_all_varying_arguments(
-    activation: functional.Activation, monkeypatch: pytest.MonkeyPatch
+    offset: bool, activation: functional.Activation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Varying are tensors from the caller, and integers that Triton specialises on; constants come in the signature's order."""
-    from arcvq.functional.kernels import group_norm_kernels
+    from arcvq.functional.kernels import group_norm_launches
 
     launched = []
 
@@ -153,9 +163,11 @@ def test_launches_declare_all_varying_arguments(
             elif not isinstance(argument, float):
                 assert is_varying or not any(argument is each for each in outside), parameter.name
 
-    monkeypatch.setattr(group_norm_kernels, "launch", check_launch)
+    monkeypatch.setattr(group_norm_launches, "launch", check_launch)
     x, weight, bias = outside = list(random_inputs(layout=torch.channels_last))
-    y, mean, inverse = group_norm_kernels.forward(x, 3, weight, bias, 1e-6, activation == "silu")
+    shift = torch.ones(6) if offset else None
+    outside += [shift] if shift is not None else []
+    y, mean, inverse = group_norm_launches.forward(x, 3, weight, bias, 1e-6, activation == "silu", shift)
     outside += [y, mean, inverse]  # a compiled graph may keep these in other memory until the backward pass
-    group_norm_kernels.backward(y, x, weight, bias, mean, inverse, activation == "silu")
+    group_norm_launches.backward(y, x, weight, bias, mean, inverse, activation == "silu", shift)
     assert len(set(launched)) == 6

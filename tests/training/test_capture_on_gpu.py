@@ -146,8 +146,11 @@ def test_recording_a_step_changes_no_state(tmp_path: Path, tiny_system: MakeConf
         assert int(tokenizer_of(trainer).quantizer.step) == i + 1
 
 
-def test_host_does_not_wait_for_the_device_between_two_logs(tmp_path: Path, tiny_system: MakeConfig) -> None:
-    changes = {"training.steps": 24, "training.schedule": "cosine", **RESTARTS}
+@pytest.mark.parametrize("flip", [False, True])
+def test_host_does_not_wait_for_the_device_between_two_logs(
+    flip: bool, tmp_path: Path, tiny_system: MakeConfig
+) -> None:
+    changes = {"training.steps": 24, "training.schedule": "cosine", "data.flip": flip, **RESTARTS}
     trainer = begun(on_gpu(tiny_system, "always", changes), tmp_path / "run")
     try:
         for i, batch in enumerate(trainer.batches()):

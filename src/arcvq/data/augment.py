@@ -24,6 +24,11 @@ class Augmentation:
     flip: bool = False
     crop: int | None = None
 
+    @property
+    def draws(self) -> bool:
+        """Whether anything is drawn."""
+        return self.flip or self.crop is not None
+
     def check(self, height: int, width: int) -> None:
         """Raise if the crop is larger than images of this size."""
         if self.crop is not None and not 1 <= self.crop <= min(height, width):

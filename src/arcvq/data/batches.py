@@ -32,6 +32,12 @@ def epoch_order(length: int, seed: int | None, epoch: int) -> Tensor:
     return torch.randperm(length, generator=torch.Generator().manual_seed(mixed >> 1))
 
 
+def to_device(tensor: Tensor, device: torch.device | str) -> Tensor:
+    """A tensor of the host on the device. The host does not wait for a GPU's copy."""
+    pinned = tensor.pin_memory() if torch.device(device).type == "cuda" else tensor
+    return pinned.to(device, non_blocking=True)
+
+
 def batch_indices(
     length: int,
     batch_size: int,
@@ -52,10 +58,7 @@ def batch_indices(
         raise ArcvqError(f"rank is {rank} of {world}; it must be from 0 to {world - 1}")
     if not 0 <= start <= count:
         raise ArcvqError(f"start is {start}, but the epoch has {count} batches; it must be from 0 to {count}")
-    order = epoch_order(length, seed, epoch)
-    if torch.device(device).type == "cuda":
-        order = order.pin_memory()  # so that the copy does not block
-    order = order.to(device, non_blocking=True)
+    order = to_device(epoch_order(length, seed, epoch), device)
     for batch in range(start, count):
         first = batch * batch_size
         size = min(batch_size, length - first)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from arcvq.data.augment import Augmentation, augment, draw_augmentation, draw_windows
-from arcvq.data.batches import batch_count, batch_indices
+from arcvq.data.batches import batch_count, batch_indices, to_device
 from arcvq.data.decoded import MEMORY, DecodedImages, OnError, keep_in_memory
 from arcvq.data.images import Images, InMemoryImages, first_images, hold_out, resize_images
 from arcvq.data.load import load_images
@@ -143,10 +143,13 @@ class ImageSource(Source):
 
     def batches(self, *, seed: int, first: int = 0, rank: int = 0, world: int = 1) -> Iterator[dict[str, Tensor]]:
         """Yield indices and drawn augmentations if the set is resident, else decoded and augmented images."""
+        options = self.augmentation or Augmentation()
         device = self.images.device if isinstance(self.images, InMemoryImages) else torch.device("cpu")
-        parts = self.index_batches(seed=seed, first=first, rank=rank, world=world, device=device)
+        # What is drawn depends on the indices and is drawn by the host, which should not wait for the device to tell it them.
+        indexed = device if self.resident and not options.draws else torch.device("cpu")
+        parts = self.index_batches(seed=seed, first=first, rank=rank, world=world, device=indexed)
         if self.resident:
-            yield from (self._index_batch(epoch, index, seed) for epoch, index in parts)
+            yield from (self._index_batch(options, epoch, index, seed, device) for epoch, index in parts)
         else:
             yield from prefetch(lambda part: self._decode_batch(*part, seed), parts)
 
@@ -164,10 +167,13 @@ class ImageSource(Source):
         """The same source with its images on `device`."""
         return ImageSource(self.images.to(device), self.batch_size, self.augmentation, self.name)
 
-    def _index_batch(self, epoch: int, index: Tensor, seed: int) -> dict[str, Tensor]:
-        """The batch of a resident set: indices and drawn augmentations."""
-        options = self.augmentation or Augmentation()
-        return {"index": index, **self._draw_augmentation(options, epoch, index, seed, index.device)}
+    def _index_batch(
+        self, options: Augmentation, epoch: int, index: Tensor, seed: int, device: torch.device
+    ) -> dict[str, Tensor]:
+        """The batch of a resident set: indices and drawn augmentations, on the device of its pixels."""
+        if not options.draws:
+            return {"index": index}
+        return {"index": to_device(index, device), **self._draw_augmentation(options, epoch, index, seed, device)}
 
     def _decode_batch(self, epoch: int, index: Tensor, seed: int) -> dict[str, Tensor]:
         """The batch of a set that is not resident: decoded, augmented images and their labels."""
@@ -187,8 +193,8 @@ class ImageSource(Source):
     ) -> dict[str, Tensor]:
         """Random flips and crop positions for these images, on the device of their pixels."""
         size = (self.images.height, self.images.width)
-        draws = draw_augmentation(options, size, seed, epoch, index.cpu())
-        return {name: tensor.to(device, non_blocking=True) for name, tensor in draws.items()}
+        draws = draw_augmentation(options, size, seed, epoch, index)
+        return {name: to_device(tensor, device) for name, tensor in draws.items()}
 
 
 def load_sources(

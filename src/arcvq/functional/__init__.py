@@ -22,6 +22,7 @@ from arcvq.functional.arc import (
 from arcvq.functional.assign import assign, perplexity, token_counts, token_sums
 from arcvq.functional.attention import attend
 from arcvq.functional.ball import ball_bound_
+from arcvq.functional.bias import add_bias
 from arcvq.functional.chunks import BACKENDS, Backend
 from arcvq.functional.ema import ema_update_, smoothed_counts
 from arcvq.functional.entropy import entropy_loss, entropy_statistics, sign_entropy_statistics
@@ -50,6 +51,7 @@ __all__ = [
     "Metric",
     "Schedule",
     "adaptive_weight",
+    "add_bias",
     "anchor_rate",
     "arc_finish",
     "arc_loss",

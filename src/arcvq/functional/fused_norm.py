@@ -15,31 +15,45 @@ from arcvq.functional.kernels.calls import on_device, without_second_derivative
 Triple = tuple[Tensor, Tensor, Tensor]
 
 
-def group_norm(x: Tensor, groups: int, weight: Tensor, bias: Tensor, eps: float, silu: bool) -> Tensor:
-    """GroupNorm of (B, C, H, W), with `silu` followed by SiLU; a channels-last result in x's dtype."""
+def group_norm(
+    x: Tensor, groups: int, weight: Tensor, bias: Tensor, eps: float, silu: bool, offset: Tensor | None = None
+) -> Tensor:
+    """GroupNorm of x (B, C, H, W), or of x + offset, with `silu` followed by SiLU; a channels-last result in x's dtype."""
     if torch.compiler.is_compiling():
-        return _group_norm_operator(x, groups, weight, bias, eps, silu)[0]
-    y: Tensor = _GroupNorm.apply(x, groups, weight, bias, eps, silu)
+        return _group_norm_operator(x, groups, weight, bias, eps, silu, offset)[0]
+    y: Tensor = _GroupNorm.apply(x, groups, weight, bias, eps, silu, offset)
     return y
 
 
 @on_device
-def _group_norm(x: Tensor, groups: int, weight: Tensor, bias: Tensor, eps: float, silu: bool) -> Triple:
+def _group_norm(
+    x: Tensor, groups: int, weight: Tensor, bias: Tensor, eps: float, silu: bool, offset: Tensor | None
+) -> Triple:
     """The result, and the groups' mean and 1/√(variance + eps)."""
-    from arcvq.functional.kernels import group_norm_kernels
+    from arcvq.functional.kernels import group_norm_launches
 
-    return group_norm_kernels.forward(_channels_last(x), groups, weight.contiguous(), bias.contiguous(), eps, silu)
+    weight, bias, offset = weight.contiguous(), bias.contiguous(), None if offset is None else offset.contiguous()
+    return group_norm_launches.forward(_channels_last(x), groups, weight, bias, eps, silu, offset)
 
 
 @on_device
 def _group_norm_backward(
-    grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, inverse: Tensor, silu: bool
-) -> Triple:
-    """The gradients of x, weight and bias."""
-    from arcvq.functional.kernels import group_norm_kernels
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    mean: Tensor,
+    inverse: Tensor,
+    silu: bool,
+    offset: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The gradients of x, weight, bias and offset; an empty one without offset."""
+    from arcvq.functional.kernels import group_norm_launches
 
     grad, x = _channels_last(grad), _channels_last(x)
-    return group_norm_kernels.backward(grad, x, weight.contiguous(), bias.contiguous(), mean, inverse, silu)
+    weight, bias, offset = weight.contiguous(), bias.contiguous(), None if offset is None else offset.contiguous()
+    *found, offset_grad = group_norm_launches.backward(grad, x, weight, bias, mean, inverse, silu, offset)
+    return *found, x.new_empty(0) if offset_grad is None else offset_grad
 
 
 def _channels_last(x: Tensor) -> Tensor:
@@ -53,18 +67,18 @@ class _GroupNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> Tensor:
         """The result; saves the input, not the result."""
-        x, _, weight, bias, _, ctx.silu = arguments
+        x, _, weight, bias, _, ctx.silu, offset = arguments
         y, mean, inverse = _group_norm(*arguments)
-        ctx.save_for_backward(x, weight, bias, mean, inverse)
+        ctx.save_for_backward(x, weight, bias, mean, inverse, offset)
         return y
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        """The gradients of x, weight and bias."""
-        x, weight, bias, mean, inverse = ctx.saved_tensors
-        gradients = _group_norm_backward(grads[0], x, weight, bias, mean, inverse, ctx.silu)
-        x_grad, weight_grad, bias_grad = (without_second_derivative(each, "GroupNorm") for each in gradients)
-        return x_grad, None, weight_grad, bias_grad, None, None
+        """The gradients of x, weight, bias and offset."""
+        *saved, offset = ctx.saved_tensors
+        gradients = _group_norm_backward(grads[0], *saved, ctx.silu, offset)
+        x, weight, bias, shift = (without_second_derivative(each, "GroupNorm") for each in gradients)
+        return x, None, weight, bias, None, None, None if offset is None else shift
 
 
 _group_norm_operator = torch.library.custom_op("arcvq::fused_group_norm", _group_norm, mutates_args=())
@@ -81,22 +95,24 @@ def _empty_outputs(x: Tensor, groups: int, *_: Any) -> Triple:
 
 
 @_group_norm_backward_operator.register_fake
-def _empty_gradients(grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor, *_: Any) -> Triple:
+def _empty_gradients(grad: Tensor, x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     """Uninitialised gradients, for tracing."""
     gradient = torch.empty_like(x, memory_format=torch.channels_last)
-    return gradient, torch.empty_like(weight.contiguous()), torch.empty_like(bias.contiguous())
+    offset_grad = x.new_empty(0) if rest[-1] is None else torch.empty_like(rest[-1].contiguous())
+    return gradient, torch.empty_like(weight.contiguous()), torch.empty_like(bias.contiguous()), offset_grad
 
 
 def _group_norm_setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-    x, _, weight, bias, _, ctx.silu = inputs
+    x, _, weight, bias, _, ctx.silu, offset = inputs
     _, mean, inverse = output
     ctx.mark_non_differentiable(mean, inverse)
-    ctx.save_for_backward(x, weight, bias, mean, inverse)
+    ctx.save_for_backward(x, weight, bias, mean, inverse, offset)
 
 
 def _group_norm_gradient(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-    x, weight, bias = _group_norm_backward_operator(grad, *ctx.saved_tensors, ctx.silu)
-    return x, None, weight, bias, None, None
+    *saved, offset = ctx.saved_tensors
+    x, weight, bias, shift = _group_norm_backward_operator(grad, *saved, ctx.silu, offset)
+    return x, None, weight, bias, None, None, None if offset is None else shift
 
 
 _group_norm_operator.register_autograd(_group_norm_gradient, setup_context=_group_norm_setup_context)

@@ -26,18 +26,21 @@ def group_norm(
     eps: float = 1e-6,
     *,
     activation: Activation = "none",
+    offset: Tensor | None = None,
     backend: Backend = "auto",
 ) -> Tensor:
     """GroupNorm of x (B, C, H, W), then SiLU if that is the activation; in the dtype and the memory layout of x.
 
-    Autocast does not change the result. Statistics are float32, of float64 inputs float64. `triton` (CUDA, channels-last inputs)
+    `offset` (C,), the bias of a convolution before, is added to x first, which costs the kernels nothing. Autocast does not change the result. Statistics are float32, of float64 inputs float64. `triton` (CUDA, channels-last inputs)
     keeps only its input for the backward pass; other inputs, and the backend `chunked`, mean the reference.
     """
     check_activation(activation)
-    _check_shapes(x, groups, weight, bias)
+    _check_shapes(x, groups, weight, bias, *([] if offset is None else [offset]))
     layout = memory_format_of(x)
     if choose_backend(backend, x) == "triton" and layout == torch.channels_last and x.numel():
-        return fused_norm.group_norm(x, groups, weight, bias, eps, activation == "silu")
+        return fused_norm.group_norm(x, groups, weight, bias, eps, activation == "silu", offset)
+    if offset is not None:
+        x = x + offset.to(x.dtype)[:, None, None]
     with without_autocast(x):
         # On a contiguous copy: torch's channels-last kernel for CPUs subtracts squares of sums, which fails for large means, and its
         # kernel for GPUs makes this copy itself.
@@ -59,13 +62,15 @@ def check_groups(channels: int, groups: int) -> None:
         )
 
 
-def _check_shapes(x: Tensor, groups: int, weight: Tensor, bias: Tensor) -> None:
-    """Raise unless x is a batch of images whose channels the groups, the weight and the bias fit."""
+def _check_shapes(x: Tensor, groups: int, *parameters: Tensor) -> None:
+    """Raise unless x is a batch of images whose channels the groups and the parameters fit: weight, bias and an offset."""
     if x.dim() != 4 or not x.is_floating_point():
         raise ArcvqError(
             f"group_norm takes floating-point images (B, C, H, W), got {x.dtype} of shape {tuple(x.shape)}"
         )
     check_groups(x.shape[1], groups)
-    if weight.shape != x.shape[1:2] or bias.shape != x.shape[1:2]:
-        shapes = f"{tuple(weight.shape)} and {tuple(bias.shape)}"
-        raise ArcvqError(f"weight and bias must have shape ({x.shape[1]},), one number a channel, got {shapes}")
+    if any(each.shape != x.shape[1:2] for each in parameters):
+        shapes = ", ".join(str(tuple(each.shape)) for each in parameters)
+        raise ArcvqError(
+            f"weight, bias and offset must have shape ({x.shape[1]},), one number a channel, got {shapes}"
+        )

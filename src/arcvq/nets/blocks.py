@@ -14,6 +14,8 @@ from torch.utils.checkpoint import checkpoint
 
 from arcvq.functional.group_norm import Activation
 from arcvq.nets.attention import SelfAttention
+from arcvq.nets.convolutions import FeatureConv2d
+from arcvq.nets.norm import GroupNorm
 from arcvq.nets.resampling import Upsample2x
 
 # Builds a norm from its channels and the activation that follows it.
@@ -25,22 +27,28 @@ def apply_norm(norm: nn.Module, x: Tensor, condition: Tensor | None) -> Tensor:
     return norm(x) if condition is None else norm(x, condition)
 
 
+def convolve_and_norm(conv: FeatureConv2d, norm: nn.Module, x: Tensor, condition: Tensor | None) -> Tensor:
+    """A convolution and the norm after it, which adds the convolution's bias where it has kernels."""
+    if type(norm) is GroupNorm and x.is_cuda:
+        return norm(conv.without_bias(x), conv.bias)  # type: ignore[no-any-return]
+    return apply_norm(norm, conv(x), condition)
+
+
 class ResidualBlock(nn.Module):
     """Twice a norm, SiLU and a 3×3 convolution, added to the input; self-attention after it if `attention`."""
 
     def __init__(self, channels: int, out: int, make_norm: NormFactory, attention: bool = False) -> None:
         super().__init__()
         self.norm1 = make_norm(channels, "silu")
-        self.conv1 = nn.Conv2d(channels, out, 3, padding=1)
+        self.conv1 = FeatureConv2d(channels, out, 3, padding=1)
         self.norm2 = make_norm(out, "silu")
-        self.conv2 = nn.Conv2d(out, out, 3, padding=1)
+        self.conv2 = FeatureConv2d(out, out, 3, padding=1)
         self.shortcut = nn.Conv2d(channels, out, 1) if channels != out else nn.Identity()
         self.attention = SelfAttention(out, make_norm(out, "none")) if attention else None
 
     def forward(self, x: Tensor, condition: Tensor | None = None) -> Tensor:
-        h = self.conv1(apply_norm(self.norm1, x, condition))
-        h = self.conv2(apply_norm(self.norm2, h, condition))
-        x = self.shortcut(x) + h
+        h = convolve_and_norm(self.conv1, self.norm2, apply_norm(self.norm1, x, condition), condition)
+        x = self.conv2(h, self.shortcut(x))
         return x if self.attention is None else self.attention(x, condition=condition)
 
 
@@ -49,7 +57,7 @@ class Downsample(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(channels, channels, 3, stride=2)
+        self.conv = FeatureConv2d(channels, channels, 3, stride=2)
 
     def forward(self, x: Tensor, condition: Tensor | None = None) -> Tensor:
         return self.conv(F.pad(x, (0, 1, 0, 1)))
@@ -61,7 +69,7 @@ class Upsample(nn.Module):
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.resize = Upsample2x()
-        self.conv = nn.Conv2d(channels, channels, 3, padding=1)
+        self.conv = FeatureConv2d(channels, channels, 3, padding=1)
 
     def forward(self, x: Tensor, condition: Tensor | None = None) -> Tensor:
         return self.conv(self.resize(x))

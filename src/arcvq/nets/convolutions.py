@@ -1,4 +1,5 @@
-"""Convolutions that a GPU computes several times faster as matrix products: those of images' few channels, and 1×1 ones.
+"""Convolutions that a GPU computes several times faster as matrix products: those of images' few channels, and 1×1 ones; and one
+whose bias a kernel adds.
 
 A library's convolution pads three channels to eight and starves its tensor cores; here the sixteen pixels under a 4×4 window are the
 channels instead. One product per image, so that the weights' gradient is a sum of many short products rather than one product whose
@@ -14,7 +15,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from arcvq.functional.bias import add_bias, uses_kernels
 from arcvq.functional.precision import compute_dtype, is_exporting, products_are_float32
+
+
+class FeatureConv2d(nn.Conv2d):
+    """A convolution of large feature maps, whose bias is added with whatever else is: see functional.add_bias."""
+
+    def forward(self, x: Tensor, other: Tensor | None = None) -> Tensor:
+        """The convolution of x, with `other` added."""
+        if uses_kernels(x) and self.bias is not None:
+            return add_bias(self.without_bias(x), self.bias, other)
+        y = super().forward(x)
+        return y if other is None else other + y
+
+    def without_bias(self, x: Tensor) -> Tensor:
+        """The convolution of x alone, for a GroupNorm that adds the bias."""
+        return F.conv2d(x, self.weight, None, self.stride, self.padding, self.dilation, self.groups)
 
 
 class WindowConv2d(nn.Conv2d):

@@ -19,8 +19,10 @@ class GroupNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(channels))
         self.bias = nn.Parameter(torch.zeros(channels))
 
-    def forward(self, x: Tensor) -> Tensor:
-        return group_norm(x, self.groups, self.weight, self.bias, self.eps, activation=self.activation)
+    def forward(self, x: Tensor, offset: Tensor | None = None) -> Tensor:
+        """The norm of x, or of x + offset (C,)."""
+        parameters = self.groups, self.weight, self.bias, self.eps
+        return group_norm(x, *parameters, activation=self.activation, offset=offset)
 
     def extra_repr(self) -> str:
         return f"{self.weight.numel()}, groups={self.groups}, eps={self.eps}, activation={self.activation!r}"

@@ -12,6 +12,7 @@ from arcvq.errors import ArcvqError
 from arcvq.functional.group_norm import Activation
 from arcvq.nets.autoencoder import Autoencoder, AutoencoderConfig, Decoded
 from arcvq.nets.blocks import Downsample, NormFactory, ResidualBlock, Stack, Upsample, apply_norm
+from arcvq.nets.convolutions import FeatureConv2d
 from arcvq.nets.norm import GroupNorm
 
 
@@ -94,7 +95,7 @@ class VqganEncoder(nn.Module):
                 layers.append(self.block(inputs, width, make_norm, config.has_attention(level)))
                 inputs = width
         z_channels = config.z_channels or config.latent_dim
-        self.conv_in = nn.Conv2d(channels, config.width, 3, padding=1)
+        self.conv_in = FeatureConv2d(channels, config.width, 3, padding=1)
         self.layers = Stack(layers, config.checkpointing)
         self.middle = Stack(middle_blocks(self.block, inputs, config, make_norm), config.checkpointing)
         self.norm_out = make_norm(inputs, "silu")

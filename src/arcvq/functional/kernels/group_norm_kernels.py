@@ -4,27 +4,15 @@ each. There are no atomics, so the same inputs give the same bits. The interpret
 All arithmetic is float32. Forward reads an image twice: the moments of each channel over parts of the positions, which are merged to
 those of the groups, then the result. Backward reads image and incoming gradient twice: sums of each channel over parts of the
 positions, of which the gradients of weight and bias and the terms of each group are made, then the gradient of the image.
+
+With OFFSET a number for each channel is added to the image first, the bias of the convolution before: it moves the channels' means,
+and costs no pass over the image. Its gradient is a sum over what the last pass writes.
 """
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
-
-from arcvq.functional.kernels.launches import cdiv, launch, next_power_of_two, split_into_parts
-
-# Elements of a tile: with eight warps two loads of 16 bytes per thread and input, in registers that leave room for many programs.
-TILE = 4096
-WARPS = 8
-# Channels of a tile at most, so that a row of it is a few whole cache lines.
-MAX_COLUMNS = 128
-# Programs of each pass over an image, several for each multiprocessor of a large GPU.
-IMAGE_PROGRAMS = 2112
-# Elements of a tile of a merging program: parts of the positions, times channels of a group.
-MERGE_TILE = 1024
-MAX_MERGE_COLUMNS = 32
 
 
 @triton.jit
@@ -55,6 +43,15 @@ def _load_group_numbers(pointer, image, columns, channels, width):
 
 
 @triton.jit
+def _load_middles(mean, offset, image, columns, channels, width, OFFSET: tl.constexpr):
+    """What is subtracted from each channel of x: its group's mean, which is that of x + offset, less its offset."""
+    middle = _load_group_numbers(mean, image, columns, channels, width)
+    if OFFSET:
+        middle -= _load_channels(offset, columns, channels)
+    return middle
+
+
+@triton.jit
 def _silu_slope(y):
     """The derivative of y·σ(y)."""
     sigmoid = 1.0 / (1.0 + tl.exp(-y))
@@ -65,8 +62,19 @@ def _silu_slope(y):
 
 
 @triton.jit(do_not_specialize=["positions", "splits", "split_size"])
-def _moments_kernel(
-    x, part_means, part_squares, positions, splits, split_size, channels, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+def moments_kernel(
+    x,
+    offset,
+    part_means,
+    part_squares,
+    positions,
+    splits,
+    split_size,
+    channels,
+    OFFSET: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     """Each channel's mean, and its sum of squared deviations from it, over one part of an image's positions."""
     image, first, last = _image_and_part(splits, split_size, positions)
@@ -79,7 +87,7 @@ def _moments_kernel(
     origin = tl.sum(value, axis=0) / tl.minimum(last - first, ROWS).to(tl.float32)
     total = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
     square = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
-    for row in range(first, last, ROWS):
+    for row in tl.range(first, last, ROWS, num_stages=STAGES):
         inside = (rows < last - row)[:, None] & (columns < channels)[None, :]
         value = _load_tile(x + (image * positions + row) * channels, local, inside)
         deviation = tl.where(inside, value - origin[None, :], 0.0)
@@ -88,12 +96,14 @@ def _moments_kernel(
     shift = tl.sum(total, axis=0) / (last - first).to(tl.float32)
     squares = tl.sum(square, axis=0) - tl.sum(total, axis=0) * shift
     place = tl.program_id(0).to(tl.int64) * channels + columns
+    if OFFSET:
+        origin += _load_channels(offset, columns, channels)
     tl.store(part_means + place, origin + shift, mask=columns < channels)
     tl.store(part_squares + place, tl.maximum(squares, 0.0), mask=columns < channels)
 
 
 @triton.jit(do_not_specialize=["positions", "splits", "split_size"])
-def _merge_moments_kernel(
+def merge_moments_kernel(
     part_means,
     part_squares,
     mean,
@@ -141,8 +151,9 @@ def _merge_moments_kernel(
 
 
 @triton.jit(do_not_specialize=["positions", "splits", "split_size"])
-def _normalize_kernel(
+def normalize_kernel(
     x,
+    offset,
     weight,
     bias,
     mean,
@@ -154,18 +165,20 @@ def _normalize_kernel(
     channels,
     width,
     SILU: tl.constexpr,
+    OFFSET: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
-    """(x − mean)·inverse·weight + bias, with SILU its SiLU, over one part of an image's positions."""
+    """(x + offset − mean)·inverse·weight + bias, with SILU its SiLU, over one part of an image's positions."""
     image, first, last = _image_and_part(splits, split_size, positions)
     rows = tl.arange(0, ROWS)
     columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     local = rows[:, None] * channels + columns[None, :]
-    middle = _load_group_numbers(mean, image, columns, channels, width)
+    middle = _load_middles(mean, offset, image, columns, channels, width, OFFSET)
     scale = _load_group_numbers(inverse, image, columns, channels, width) * _load_channels(weight, columns, channels)
     shift = _load_channels(bias, columns, channels)
-    for row in range(first, last, ROWS):
+    for row in tl.range(first, last, ROWS, num_stages=STAGES):
         inside = (rows < last - row)[:, None] & (columns < channels)[None, :]
         start = (image * positions + row) * channels
         value = (_load_tile(x + start, local, inside) - middle[None, :]) * scale[None, :] + shift[None, :]
@@ -178,9 +191,10 @@ def _normalize_kernel(
 
 
 @triton.jit(do_not_specialize=["positions", "splits", "split_size"])
-def _gradient_sums_kernel(
+def gradient_sums_kernel(
     grad,
     x,
+    offset,
     weight,
     bias,
     mean,
@@ -192,8 +206,10 @@ def _gradient_sums_kernel(
     channels,
     width,
     SILU: tl.constexpr,
+    OFFSET: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     """Each channel's sums, over one part of an image's positions, of the gradient before the activation, and of it times the
     normalised values: sums (2, images · splits, channels)."""
@@ -201,13 +217,13 @@ def _gradient_sums_kernel(
     rows = tl.arange(0, ROWS)
     columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     local = rows[:, None] * channels + columns[None, :]
-    middle = _load_group_numbers(mean, image, columns, channels, width)
+    middle = _load_middles(mean, offset, image, columns, channels, width, OFFSET)
     scale = _load_group_numbers(inverse, image, columns, channels, width)
     gain = _load_channels(weight, columns, channels)
     shift = _load_channels(bias, columns, channels)
     total = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
     product = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
-    for row in range(first, last, ROWS):
+    for row in tl.range(first, last, ROWS, num_stages=STAGES):
         inside = (rows < last - row)[:, None] & (columns < channels)[None, :]
         start = (image * positions + row) * channels
         normal = (_load_tile(x + start, local, inside) - middle[None, :]) * scale[None, :]
@@ -224,7 +240,7 @@ def _gradient_sums_kernel(
 
 
 @triton.jit(do_not_specialize=["positions", "splits"])
-def _merge_sums_kernel(
+def merge_sums_kernel(
     sums, weight, group_sums, positions, splits, channels, width, SPLITS: tl.constexpr, COLUMNS: tl.constexpr
 ):
     """The means over one group of one image of both sums' terms times the weight: group_sums (2, images · groups)."""
@@ -250,15 +266,17 @@ def _merge_sums_kernel(
 
 
 @triton.jit(do_not_specialize=["positions", "splits", "split_size", "group_count"])
-def _gradient_kernel(
+def gradient_kernel(
     grad,
     x,
+    offset,
     weight,
     bias,
     mean,
     inverse,
     group_sums,
     x_grad,
+    offset_sums,
     positions,
     splits,
     split_size,
@@ -266,21 +284,26 @@ def _gradient_kernel(
     channels,
     width,
     SILU: tl.constexpr,
+    OFFSET: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
-    """The gradient of x over one part of an image's positions. `group_count` is that of all images."""
+    """The gradient of x over one part of an image's positions, and with OFFSET its sums, (images · splits, channels). `group_count`
+    is that of all images."""
     image, first, last = _image_and_part(splits, split_size, positions)
     rows = tl.arange(0, ROWS)
     columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     local = rows[:, None] * channels + columns[None, :]
-    middle = _load_group_numbers(mean, image, columns, channels, width)
+    middle = _load_middles(mean, offset, image, columns, channels, width, OFFSET)
     scale = _load_group_numbers(inverse, image, columns, channels, width)
     gain = _load_channels(weight, columns, channels)
     shift = _load_channels(bias, columns, channels)
     constant = _load_group_numbers(group_sums, image, columns, channels, width)
     slope = _load_group_numbers(group_sums + group_count, image, columns, channels, width)
-    for row in range(first, last, ROWS):
+    if OFFSET:
+        total = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
+    for row in tl.range(first, last, ROWS, num_stages=STAGES):
         inside = (rows < last - row)[:, None] & (columns < channels)[None, :]
         start = (image * positions + row) * channels
         normal = (_load_tile(x + start, local, inside) - middle[None, :]) * scale[None, :]
@@ -289,102 +312,8 @@ def _gradient_kernel(
             value *= _silu_slope(normal * gain[None, :] + shift[None, :])
         value = (value - constant[None, :] - normal * slope[None, :]) * scale[None, :]
         tl.store(x_grad + start + local, value.to(x_grad.dtype.element_ty), mask=inside)
-
-
-# ---- launches ----------------------------------------------------------------------------------------------------------
-
-
-def forward(
-    x: Tensor, groups: int, weight: Tensor, bias: Tensor, eps: float, silu: bool, splits: int | None = None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """y like x (B, C, H, W), channels-last, and the groups' mean and 1/√(variance + eps), (B, groups) float32 both."""
-    images, channels, positions, width = *x.shape[:2], x.shape[2] * x.shape[3], x.shape[1] // groups
-    grid, splits, split_size, tile = _image_grid(images, positions, channels, splits)
-    part_means, part_squares = (_float32(x, images * splits, channels) for _ in range(2))
-    mean, inverse = (_float32(x, images, groups) for _ in range(2))
-    y = torch.empty_like(x)
-    sizes = positions, splits, split_size
-    launch(_moments_kernel, grid, (x, channels), (x, part_means, part_squares, *sizes, channels), **tile)
-    launch(
-        _merge_moments_kernel,
-        (images * groups,),
-        (channels, width),
-        (part_means, part_squares, mean, inverse, *sizes, channels, width, eps),
-        **_merge_tile(width),
-    )
-    launch(
-        _normalize_kernel,
-        grid,
-        (x, weight, bias, channels, width),
-        (x, weight, bias, mean, inverse, y, *sizes, channels, width),
-        SILU=silu,
-        **tile,
-    )
-    return y, mean, inverse
-
-
-def backward(
-    grad: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    mean: Tensor,
-    inverse: Tensor,
-    silu: bool,
-    splits: int | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of x (channels-last, as grad), weight and bias."""
-    (images, groups), channels, positions = mean.shape, x.shape[1], x.shape[2] * x.shape[3]
-    width = channels // groups
-    grid, splits, split_size, tile = _image_grid(images, positions, channels, splits)
-    sums, group_sums = _float32(x, 2, images * splits, channels), _float32(x, 2, images * groups)
-    x_grad = torch.empty_like(x)
-    inputs = grad, x, weight, bias, mean, inverse
-    launch(
-        _gradient_sums_kernel,
-        grid,
-        (*inputs, channels, width),
-        (*inputs, sums, positions, splits, split_size, channels, width),
-        SILU=silu,
-        **tile,
-    )
-    launch(
-        _merge_sums_kernel,
-        (images * groups,),
-        (weight, channels, width),
-        (sums, weight, group_sums, positions, splits, channels, width),
-        **_merge_tile(width),
-    )
-    launch(
-        _gradient_kernel,
-        grid,
-        (*inputs, channels, width),
-        (*inputs, group_sums, x_grad, positions, splits, split_size, images * groups, channels, width),
-        SILU=silu,
-        **tile,
-    )
-    bias_grad, weight_grad = (each.sum(dim=0) for each in sums)
-    return x_grad, weight_grad.to(weight.dtype), bias_grad.to(bias.dtype)
-
-
-def _float32(x: Tensor, *shape: int) -> Tensor:
-    """An uninitialised float32 tensor on the device of x."""
-    return torch.empty(shape, dtype=torch.float32, device=x.device)
-
-
-def _image_grid(
-    images: int, positions: int, channels: int, splits: int | None
-) -> tuple[tuple[int, int], int, int, dict[str, int]]:
-    """The grid of a pass over all images, the number of parts of the positions, their size, and the tile's launch options."""
-    columns = min(MAX_COLUMNS, next_power_of_two(channels))
-    rows, tiles = TILE // columns, cdiv(channels, columns)
-    if splits is None:
-        splits = cdiv(IMAGE_PROGRAMS, images * tiles)
-    splits, split_size = split_into_parts(positions, rows, splits, min_blocks=1)
-    return (images * splits, tiles), splits, split_size, {"ROWS": rows, "COLUMNS": columns, "num_warps": WARPS}
-
-
-def _merge_tile(width: int) -> dict[str, int]:
-    """The launch options of a program that merges the parts of one group."""
-    columns = min(MAX_MERGE_COLUMNS, next_power_of_two(width))
-    return {"SPLITS": MERGE_TILE // columns, "COLUMNS": columns, "num_warps": 4}
+        if OFFSET:
+            total += tl.where(inside, value, 0.0)
+    if OFFSET:
+        place = tl.program_id(0).to(tl.int64) * channels + columns
+        tl.store(offset_sums + place, tl.sum(total, axis=0), mask=columns < channels)

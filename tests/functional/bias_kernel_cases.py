@@ -1,0 +1,63 @@
+"""The kernels of add_bias against the plain sum, run as fused_kernel_cases.py is: in Triton's interpreter, or by hand on a GPU."""
+
+import pytest
+import torch
+
+from arcvq import ArcvqError, functional
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+# Odd sizes, one row, more channels than a tile has, more rows than a part has.
+SHAPES = [(2, 6, 5, 7), (1, 2, 1, 1), (1, 260, 3, 2), (2, 64, 40, 33)]
+ERRORS = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
+
+
+def random_inputs(shape: tuple[int, ...], dtype: torch.dtype) -> list[torch.Tensor]:
+    """x, another image and a gradient, channels-last; and a bias."""
+    generator = torch.Generator().manual_seed(sum(shape))
+    images = [torch.randn(shape, generator=generator) for _ in range(3)]
+    images = [each.to(DEVICE, dtype).contiguous(memory_format=torch.channels_last) for each in images]
+    return [*images, torch.randn(shape[1], generator=generator).to(DEVICE)]
+
+
+def results(inputs: list[torch.Tensor], with_other: bool, backend: functional.Backend) -> list[torch.Tensor]:
+    """The sum and the gradients of x, bias and the other images."""
+    x, other, grad, bias = inputs
+    leaves = [each.detach().clone().requires_grad_() for each in (x, bias, *([other] if with_other else []))]
+    y = functional.add_bias(*leaves, backend=backend)
+    return [y.detach(), *torch.autograd.grad(y, leaves, grad)]
+
+
+@pytest.mark.parametrize("with_other", [False, True])
+@pytest.mark.parametrize("dtype", list(ERRORS))
+@pytest.mark.parametrize("shape", SHAPES)
+def test_sum_and_gradients_equal_float64(shape: tuple[int, ...], dtype: torch.dtype, with_other: bool) -> None:
+    inputs = random_inputs(shape, dtype)
+    found = results(inputs, with_other, "triton")
+    expected = results([each.double() for each in inputs], with_other, "reference")
+    assert [each.dtype for each in found] == [dtype, dtype, torch.float32, dtype][: 3 + with_other]
+    for one, other in zip(found, expected):
+        error = ERRORS[torch.float32 if one.dim() == 1 else dtype] * float(other.abs().max())
+        torch.testing.assert_close(one.double(), other, rtol=0, atol=error)
+    assert found[0].is_contiguous(memory_format=torch.channels_last)
+
+
+def test_same_inputs_give_same_bits() -> None:
+    inputs = random_inputs(SHAPES[-1], torch.bfloat16)
+    assert all(torch.equal(*pair) for pair in zip(results(inputs, True, "triton"), results(inputs, True, "triton")))
+
+
+def test_gradient_of_any_layout_is_used() -> None:
+    x, other, grad, bias = random_inputs(SHAPES[0], torch.float32)
+    expected = results([x, other, grad, bias], True, "triton")
+    found = results([x, other, grad.contiguous(), bias], True, "triton")
+    assert all(torch.equal(*pair) for pair in zip(found, expected))
+
+
+def test_second_derivative_of_bias_is_refused() -> None:
+    x, _, _, bias = random_inputs(SHAPES[0], torch.float32)
+    leaf = bias.requires_grad_()
+    (gradient,) = torch.autograd.grad(
+        functional.add_bias(x, leaf, backend="triton").square().sum(), leaf, create_graph=True
+    )
+    with pytest.raises(ArcvqError, match="add_bias has no second derivative"):
+        gradient.sum().backward()

@@ -1,0 +1,73 @@
+"""add_bias by its reference, its errors, and the launches of its kernels; bias_kernel_cases.py has the kernels."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from arcvq import ArcvqError, functional
+from arcvq.functional import bias as module
+from arcvq.nets.convolutions import FeatureConv2d
+
+LAYOUTS = pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+
+
+@LAYOUTS
+def test_sum_is_that_of_broadcasting(layout: torch.memory_format) -> None:
+    x, other = (torch.randn(2, 6, 4, 5).contiguous(memory_format=layout) for _ in range(2))
+    bias = torch.randn(6)
+    assert torch.equal(functional.add_bias(x, bias), x + bias[:, None, None])
+    assert torch.equal(functional.add_bias(x, bias, other), x + bias[:, None, None] + other)
+
+
+@pytest.mark.parametrize(
+    "shapes", [((2, 6), (6,)), ((2, 6, 4, 5), (5,)), ((2, 6, 4, 5), (6,), (2, 6, 4, 4))], ids=["x", "bias", "other"]
+)
+def test_wrong_shape_raises(shapes: tuple[tuple[int, ...], ...]) -> None:
+    with pytest.raises(ArcvqError, match=r"bias \(C,\)"):
+        functional.add_bias(*(torch.zeros(shape) for shape in shapes))
+
+
+def test_feature_convolution_is_torchs() -> None:
+    torch.manual_seed(0)
+    ours, theirs = FeatureConv2d(3, 4, 3, stride=2, padding=1), nn.Conv2d(3, 4, 3, stride=2, padding=1)
+    theirs.load_state_dict(ours.state_dict())
+    x = torch.randn(2, 3, 8, 9)
+    assert torch.equal(ours(x), theirs(x))
+    assert torch.equal(ours(x, theirs(x)), 2 * theirs(x))
+    assert ours.bias is not None
+    torch.testing.assert_close(ours.without_bias(x) + ours.bias[:, None, None], theirs(x))
+
+
+@pytest.mark.parametrize("with_other", [False, True])
+def test_launches_declare_all_varying_arguments(with_other: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Varying are tensors from the caller, and integers that Triton specialises on; constants come in the signature's order."""
+    from arcvq.functional.kernels import bias_kernels
+
+    x, other, bias = torch.zeros(2, 6, 4, 5), torch.ones(2, 6, 4, 5), torch.zeros(6)
+
+    def check_launch(
+        kernel: Any, grid: object, varying: tuple[Any, ...], arguments: tuple[Any, ...], **constants: Any
+    ) -> None:
+        names = [p.name for p in kernel.params if p.is_constexpr]
+        assert [name for name in constants if name != "num_warps"] == names
+        assert len(arguments) + len(names) == len(kernel.params)
+        for parameter, argument in zip(kernel.params, arguments):
+            is_varying = any(argument is each for each in varying)
+            if isinstance(argument, int):
+                assert parameter.do_not_specialize or is_varying, parameter.name
+            else:
+                assert is_varying or not any(argument is each for each in (x, other, bias)), parameter.name
+
+    monkeypatch.setattr(bias_kernels, "launch", check_launch)
+    bias_kernels.add(x, bias, other if with_other else None)
+    bias_kernels.column_sums(x)
+
+
+def test_kernels_take_channels_last_inputs_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "choose_backend", lambda *_: "triton")
+    x = torch.zeros(2, 6, 4, 5)
+    assert not module.uses_kernels(x)
+    assert module.uses_kernels(x.contiguous(memory_format=torch.channels_last))
+    assert not module.uses_kernels(x[:0].contiguous(memory_format=torch.channels_last))
