@@ -43,9 +43,7 @@ def results(inputs: tuple[torch.Tensor, ...], groups: int, **options: Any) -> li
     """The result and the gradients of x, weight and bias, and of an offset."""
     x, grad, *parameters = inputs
     leaves = [each.detach().clone().requires_grad_() for each in (x, *parameters)]
-    y = functional.group_norm(
-        leaves[0], groups, *leaves[1:3], offset=leaves[3] if len(leaves) > 3 else None, **options
-    )
+    y = functional.group_norm(leaves[0], groups, *leaves[1:3], offset=leaves[3] if len(leaves) > 3 else None, **options)
     return [y.detach(), *torch.autograd.grad(y, leaves, grad)]
 
 
@@ -199,9 +197,7 @@ def test_operators_pass_opcheck(silu: bool, offset: bool) -> None:
     x, grad, weight, bias, *rest = random_inputs((2, 6, 3, 2), offset=offset)
     leaves = [each.clone().requires_grad_() for each in (x, weight, bias, *rest)]
     operators = torch.ops.arcvq
-    opcheck(
-        operators.fused_group_norm.default, (leaves[0], 3, *leaves[1:3], 1e-6, silu, leaves[3] if offset else None)
-    )
+    opcheck(operators.fused_group_norm.default, (leaves[0], 3, *leaves[1:3], 1e-6, silu, leaves[3] if offset else None))
     shift = rest[0] if offset else None
     _, mean, inverse = operators.fused_group_norm(x, 3, weight, bias, 1e-6, silu, shift)
     opcheck(operators.fused_group_norm_backward.default, (grad, x, weight, bias, mean, inverse, silu, shift))

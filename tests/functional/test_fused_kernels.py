@@ -13,7 +13,9 @@ import torch
 
 from arcvq import ArcvqError, functional
 
-CASES = [Path(__file__).with_name(f"{name}_kernel_cases.py") for name in ("fused", "lookup", "norm", "bias")]
+CASES = [
+    Path(__file__).with_name(f"{name}_kernel_cases.py") for name in ("fused", "lookup", "norm", "bias", "unit_distance")
+]
 
 
 def test_kernels_equal_reference_in_interpreter() -> None:
@@ -47,6 +49,7 @@ NUMBERS = {
     "sin_margin",
     "smallest_sine",
     "eps",
+    "epsilon",
 }
 COUNTS = {"width", "splits", "split_size", "blocks", "positions", "channels", "count", "part_size"}
 LONG, SHORT, HALF, COARSE = "*i64", "*i32", "*fp16", "*bf16"
@@ -59,7 +62,9 @@ POINTERS = {
     "valid": "*i1",
 }
 CONSTANTS = {
-    **dict.fromkeys(("BIASED", "MASKED", "MONOTONE", "SHARED_NORM", "FINISH", "FINAL", "FIRST", "SILU", "OFFSET", "OTHER"), True),
+    **dict.fromkeys(
+        ("BIASED", "MASKED", "MONOTONE", "SHARED_NORM", "FINISH", "FINAL", "FIRST", "SILU", "OFFSET", "OTHER"), True
+    ),
     **dict.fromkeys(("QUERIES", "KEYS", "CODES", "TOKENS", "ROWS", "COLUMNS", "ENTRIES", "SPLITS", "BINS"), 64),
     **dict.fromkeys(("DEPTH", "PIECE", "OUT"), 16),
     **dict.fromkeys(("TOP", "PARTS", "STAGES"), 3),
@@ -86,6 +91,8 @@ KERNELS = (
     "group_norm_kernels.gradient_kernel",
     "bias_kernels.add_kernel",
     "bias_kernels.column_sums_kernel",
+    "unit_distance_kernels.distances_kernel",
+    "unit_distance_kernels.gradient_kernel",
 )
 
 

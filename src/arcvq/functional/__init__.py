@@ -36,6 +36,7 @@ from arcvq.functional.rotation import rotate
 from arcvq.functional.schedules import NAMED_RUNS, Schedule, rate_to_match
 from arcvq.functional.similarity import METRICS, Metric, unit
 from arcvq.functional.stochastic import code_logits, negative_entropy
+from arcvq.functional.unit_distance import unit_distance
 from arcvq.functional.vmf import sample_vmf, vmf_kl
 from arcvq.functional.vq import straight_through, vq_loss
 
@@ -96,6 +97,7 @@ __all__ = [
     "token_counts",
     "token_sums",
     "unit",
+    "unit_distance",
     "vmf_kl",
     "vq_loss",
 ]

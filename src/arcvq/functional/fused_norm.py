@@ -52,8 +52,8 @@ def _group_norm_backward(
 
     grad, x = _channels_last(grad), _channels_last(x)
     weight, bias, offset = weight.contiguous(), bias.contiguous(), None if offset is None else offset.contiguous()
-    *found, offset_grad = group_norm_launches.backward(grad, x, weight, bias, mean, inverse, silu, offset)
-    return *found, x.new_empty(0) if offset_grad is None else offset_grad
+    found = group_norm_launches.backward(grad, x, weight, bias, mean, inverse, silu, offset)
+    return *found[:3], x.new_empty(0) if found[3] is None else found[3]
 
 
 def _channels_last(x: Tensor) -> Tensor:
@@ -75,8 +75,8 @@ class _GroupNorm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         """The gradients of x, weight, bias and offset."""
-        *saved, offset = ctx.saved_tensors
-        gradients = _group_norm_backward(grads[0], *saved, ctx.silu, offset)
+        x, weight, bias, mean, inverse, offset = ctx.saved_tensors
+        gradients = _group_norm_backward(grads[0], x, weight, bias, mean, inverse, ctx.silu, offset)
         x, weight, bias, shift = (without_second_derivative(each, "GroupNorm") for each in gradients)
         return x, None, weight, bias, None, None, None if offset is None else shift
 

@@ -31,8 +31,9 @@ def group_norm(
 ) -> Tensor:
     """GroupNorm of x (B, C, H, W), then SiLU if that is the activation; in the dtype and the memory layout of x.
 
-    `offset` (C,), the bias of a convolution before, is added to x first, which costs the kernels nothing. Autocast does not change the result. Statistics are float32, of float64 inputs float64. `triton` (CUDA, channels-last inputs)
-    keeps only its input for the backward pass; other inputs, and the backend `chunked`, mean the reference.
+    `offset` (C,), the bias of a convolution before, is added to x first, which costs the kernels nothing. Autocast does not change
+    the result. Statistics are float32, of float64 inputs float64. `triton` (CUDA, channels-last inputs) keeps only its input for the
+    backward pass; other inputs, and the backend `chunked`, mean the reference.
     """
     check_activation(activation)
     _check_shapes(x, groups, weight, bias, *([] if offset is None else [offset]))
@@ -71,6 +72,4 @@ def _check_shapes(x: Tensor, groups: int, *parameters: Tensor) -> None:
     check_groups(x.shape[1], groups)
     if any(each.shape != x.shape[1:2] for each in parameters):
         shapes = ", ".join(str(tuple(each.shape)) for each in parameters)
-        raise ArcvqError(
-            f"weight, bias and offset must have shape ({x.shape[1]},), one number a channel, got {shapes}"
-        )
+        raise ArcvqError(f"weight, bias and offset must have shape ({x.shape[1]},), one number a channel, got {shapes}")

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from arcvq.errors import ArcvqError
+from arcvq.functional import unit_distance
 from arcvq.functional.precision import full_precision
 from arcvq.metrics.image import check_pair
 from arcvq.metrics.weights import load_state, load_weights
@@ -62,14 +63,12 @@ class Lpips(nn.Module):
         self.register_buffer("scale", torch.tensor([0.458, 0.448, 0.450]).view(1, 3, 1, 1), persistent=False)
 
     def features(self, images: Tensor) -> list[Tensor]:
-        """Features (B, C, h, w) after each stage, with norm 1 at every position."""
+        """Features (B, C, h, w) after each stage."""
         hidden = (2 * images - 1 - self.shift) / self.scale
         stages = []
         for start, end in pairwise((0, *TRUNKS[self.name].ends)):
             hidden = self.net[start:end](hidden)
-            # Float32 under autocast. The gradient at a norm of 0 is 0 here; with a square root it would be infinite.
-            full = hidden.float() if hidden.dtype != torch.float64 else hidden
-            stages.append(full / (torch.linalg.vector_norm(full, dim=1, keepdim=True) + 1e-10))
+            stages.append(hidden)
         return stages
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
@@ -82,11 +81,7 @@ class Lpips(nn.Module):
 
     def stage_distances(self, x: list[Tensor], y: list[Tensor]) -> Tensor:
         """What each stage adds to the distances: (stages, B)."""
-        with torch.autocast(x[0].device.type, enabled=False):
-            distances = [
-                nn.functional.conv2d((a - b).square(), head).mean(dim=(1, 2, 3)) for a, b, head in zip(x, y, self.heads)
-            ]
-            return torch.stack(distances)
+        return torch.stack([unit_distance(a, b, head.flatten()) for a, b, head in zip(x, y, self.heads)])
 
 
 def lpips_network(name: LpipsName = "vgg", *, device: torch.device | str = "cpu", download: bool = False) -> Lpips:

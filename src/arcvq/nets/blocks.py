@@ -30,7 +30,7 @@ def apply_norm(norm: nn.Module, x: Tensor, condition: Tensor | None) -> Tensor:
 def convolve_and_norm(conv: FeatureConv2d, norm: nn.Module, x: Tensor, condition: Tensor | None) -> Tensor:
     """A convolution and the norm after it, which adds the convolution's bias where it has kernels."""
     if type(norm) is GroupNorm and x.is_cuda:
-        return norm(conv.without_bias(x), conv.bias)  # type: ignore[no-any-return]
+        return norm(conv.without_bias(x), conv.bias)
     return apply_norm(norm, conv(x), condition)
 
 
