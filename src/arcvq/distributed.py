@@ -29,6 +29,12 @@ def rank() -> int:
     return dist.get_rank() if world_size() > 1 else 0
 
 
+def wait_for_all(device: torch.device) -> None:
+    """Wait until every process is here. Accelerate's function asks for a GPU per process even where all train on the CPU."""
+    if world_size() > 1:
+        dist.barrier(device_ids=None if device.type == "cpu" else [device.index or 0])
+
+
 def sum_over_processes(value: Tensor) -> Tensor:
     """Sum a tensor over all processes, without gradient."""
     if world_size() == 1:

@@ -22,7 +22,7 @@ from arcvq.functional.arc import (
 from arcvq.functional.assign import assign, perplexity, token_counts, token_sums
 from arcvq.functional.attention import attend
 from arcvq.functional.ball import ball_bound_
-from arcvq.functional.bias import add_bias
+from arcvq.functional.bias import add_bias, conv2d
 from arcvq.functional.chunks import BACKENDS, Backend
 from arcvq.functional.ema import ema_update_, smoothed_counts
 from arcvq.functional.entropy import entropy_loss, entropy_statistics, sign_entropy_statistics
@@ -64,6 +64,7 @@ __all__ = [
     "ball_bound_",
     "code_logits",
     "contrastive_loss",
+    "conv2d",
     "discriminator_loss",
     "distance_logits",
     "divergence_from_uniform",

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from arcvq.errors import ArcvqError
-from arcvq.functional import unit_distance
+from arcvq.functional import conv2d, unit_distance
 from arcvq.functional.precision import full_precision
 from arcvq.metrics.image import check_pair
 from arcvq.metrics.weights import load_state, load_weights
@@ -67,7 +67,8 @@ class Lpips(nn.Module):
         hidden = (2 * images - 1 - self.shift) / self.scale
         stages = []
         for start, end in pairwise((0, *TRUNKS[self.name].ends)):
-            hidden = self.net[start:end](hidden)
+            for layer in self.net[start:end]:
+                hidden = _convolve(layer, hidden) if isinstance(layer, nn.Conv2d) else layer(hidden)
             stages.append(hidden)
         return stages
 
@@ -82,6 +83,10 @@ class Lpips(nn.Module):
     def stage_distances(self, x: list[Tensor], y: list[Tensor]) -> Tensor:
         """What each stage adds to the distances: (stages, B)."""
         return torch.stack([unit_distance(a, b, head.flatten()) for a, b, head in zip(x, y, self.heads)])
+
+
+def _convolve(layer: nn.Conv2d, hidden: Tensor) -> Tensor:
+    return conv2d(hidden, layer.weight, layer.bias, stride=layer.stride, padding=layer.padding)
 
 
 def lpips_network(name: LpipsName = "vgg", *, device: torch.device | str = "cpu", download: bool = False) -> Lpips:

@@ -43,7 +43,7 @@ class ResidualBlock(nn.Module):
         self.conv1 = FeatureConv2d(channels, out, 3, padding=1)
         self.norm2 = make_norm(out, "silu")
         self.conv2 = FeatureConv2d(out, out, 3, padding=1)
-        self.shortcut = nn.Conv2d(channels, out, 1) if channels != out else nn.Identity()
+        self.shortcut = FeatureConv2d(channels, out, 1) if channels != out else nn.Identity()
         self.attention = SelfAttention(out, make_norm(out, "none")) if attention else None
 
     def forward(self, x: Tensor, condition: Tensor | None = None) -> Tensor:

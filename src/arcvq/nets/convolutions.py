@@ -15,23 +15,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from arcvq.functional.bias import add_bias, uses_kernels
+from arcvq.functional import conv2d
 from arcvq.functional.precision import compute_dtype, is_exporting, products_are_float32
 
 
 class FeatureConv2d(nn.Conv2d):
-    """A convolution of large feature maps, whose bias is added with whatever else is: see functional.add_bias."""
+    """A convolution of large feature maps, whose bias is added together with what else is: see functional.add_bias."""
 
     def forward(self, x: Tensor, other: Tensor | None = None) -> Tensor:
         """The convolution of x, with `other` added."""
-        if uses_kernels(x) and self.bias is not None:
-            return add_bias(self.without_bias(x), self.bias, other)
-        y = super().forward(x)
-        return y if other is None else other + y
+        return conv2d(x, self.weight, self.bias, other, stride=self.stride, padding=self.padding)
 
     def without_bias(self, x: Tensor) -> Tensor:
         """The convolution of x alone, for a GroupNorm that adds the bias."""
-        return F.conv2d(x, self.weight, None, self.stride, self.padding, self.dilation, self.groups)
+        return F.conv2d(x, self.weight, None, self.stride, self.padding)
 
 
 class WindowConv2d(nn.Conv2d):

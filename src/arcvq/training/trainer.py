@@ -333,7 +333,7 @@ class Trainer:
                 self.monitor.log_evaluation(self.position.step, self.epoch, values)
                 if self.training.select == "test-best":
                     self.keep_best(values)
-        self.accelerator.wait_for_everyone()
+        distributed.wait_for_all(self.device)
 
     def keep_best(self, values: Mapping[str, Any]) -> None:
         metric = self.task.selection
@@ -369,7 +369,7 @@ class Trainer:
                 scaler,
                 states,
             )
-        self.accelerator.wait_for_everyone()
+        distributed.wait_for_all(self.device)
 
     def save_model(self, notes: dict[str, Any]) -> None:
         """Let the task write its model into the run folder."""
@@ -385,7 +385,7 @@ class Trainer:
                 if self.training.select == "last":
                     self.save_model({})
             write_json(self.run_folder.training, self.summary())
-        self.accelerator.wait_for_everyone()
+        distributed.wait_for_all(self.device)
 
     def summary(self) -> dict[str, Any]:
         """What training.json says: steps, time, device and versions."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from arcvq.functional.kernels.launches import cdiv, launch, next_power_of_two, split_into_parts
 
 # Elements of a tile, and channels of it at most; programs that sum over parts of the rows.
-TILE, MAX_COLUMNS, WARPS = 4096, 128, 8
+TILE, MAX_COLUMNS, WARPS = 4096, 128, 4
 SUM_PROGRAMS = 2112
 STAGES = 3
 

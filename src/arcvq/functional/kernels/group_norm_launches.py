@@ -8,9 +8,9 @@ from torch import Tensor
 from arcvq.functional.kernels import group_norm_kernels as kernels
 from arcvq.functional.kernels.launches import cdiv, launch, next_power_of_two, split_into_parts
 
-# Elements of a tile: with eight warps two loads of 16 bytes per thread and input, in registers that leave room for many programs.
-TILE = 4096
-WARPS = 8
+# Elements of a tile: with four warps two loads of 16 bytes per thread and input, in registers that leave room for many programs.
+TILE = 2048
+WARPS = 4
 # Channels of a tile at most, so that a row of it is a few whole cache lines.
 MAX_COLUMNS = 128
 # Tiles that are read ahead of the one that is computed on.

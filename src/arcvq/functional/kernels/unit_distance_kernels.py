@@ -13,9 +13,8 @@ from torch import Tensor
 
 from arcvq.functional.kernels.launches import cdiv, launch, next_power_of_two
 
-# Elements of a tile, and the most channels that fit in one.
-TILE, WARPS = 4096, 8
-MAX_CHANNELS = 4096
+# Elements of a tile, or those of a row if it has more.
+TILE, WARPS = 2048, 4
 
 
 @triton.jit
