@@ -96,7 +96,8 @@ def _measure_step(
         # LPIPS takes as long with any weights, and a benchmark should need no download.
         stack.enter_context(mock.patch("arcvq.objectives.image.lpips_network", _random_lpips))
         if with_torchs_layers:
-            stack.enter_context(mock.patch("arcvq.nets.attention.attend", _torchs_attention))
+            for name, replacement in TORCHS_FUNCTIONS.items():
+                stack.enter_context(mock.patch(name, replacement))
         task = config.build(source)
         if with_torchs_layers:
             _use_torchs_norms(task.networks["tokenizer"])
@@ -114,10 +115,13 @@ def _measure_step(
             operations = counter.total
         for _ in range(WARM_UP):  # compiles and captures
             trainer.step(next(batches))
+        peak = (
+            torch.cuda.max_memory_allocated() if device.type == "cuda" else 0
+        )  # a graph's memory was taken when it was captured
         cost = measure_cost(lambda: trainer.step(next(batches)), device, seconds=0.0)
         row: dict[str, Any] = {"batch_size": batch, "side": size, **cost}
         if device.type == "cuda":
-            row["mebibytes"] = torch.cuda.max_memory_allocated() / 2**20
+            row["mebibytes"] = peak / 2**20
         return row, operations
 
 
@@ -170,6 +174,14 @@ def _use_torchs_norms(module: nn.Module) -> None:
 
 def _torchs_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
     return F.scaled_dot_product_attention(q.unsqueeze(1), k.unsqueeze(1), v.unsqueeze(1)).squeeze(1)
+
+
+TORCHS_FUNCTIONS: dict[str, Any] = {
+    "arcvq.nets.attention.attend": _torchs_attention,
+    "arcvq.nets.resampling.Upsample2x.forward": lambda self, x: F.interpolate(x, scale_factor=2.0, mode="nearest"),
+    "arcvq.functional.bias.uses_kernels": lambda *_: False,
+    "arcvq.functional.feature_distance._uses_kernels": lambda *_: False,
+}
 
 
 def _coding_rows(device: torch.device, seconds: float) -> Iterator[dict[str, Any]]:

@@ -1,14 +1,12 @@
 """unit_distance by its reference, its errors, and the launches of its kernels; unit_distance_kernel_cases.py has the kernels."""
 
-import sys
 from typing import Any
 
 import pytest
 import torch
 
 from arcvq import ArcvqError, functional
-
-module = sys.modules["arcvq.functional.unit_distance"]  # the package has the function by this name
+from arcvq.functional import feature_distance as module
 
 
 def test_distance_of_known_directions() -> None:

@@ -26,6 +26,7 @@ from arcvq.functional.bias import add_bias, conv2d
 from arcvq.functional.chunks import BACKENDS, Backend
 from arcvq.functional.ema import ema_update_, smoothed_counts
 from arcvq.functional.entropy import entropy_loss, entropy_statistics, sign_entropy_statistics
+from arcvq.functional.feature_distance import unit_distance
 from arcvq.functional.gaussian import gaussian_kl
 from arcvq.functional.group_norm import ACTIVATIONS, Activation, group_norm
 from arcvq.functional.laplace import logit_laplace_nll
@@ -36,7 +37,6 @@ from arcvq.functional.rotation import rotate
 from arcvq.functional.schedules import NAMED_RUNS, Schedule, rate_to_match
 from arcvq.functional.similarity import METRICS, Metric, unit
 from arcvq.functional.stochastic import code_logits, negative_entropy
-from arcvq.functional.unit_distance import unit_distance
 from arcvq.functional.vmf import sample_vmf, vmf_kl
 from arcvq.functional.vq import straight_through, vq_loss
 
