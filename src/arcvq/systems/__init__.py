@@ -5,6 +5,7 @@ from arcvq.systems.config import DataConfig, RunConfig, TokenizerConfig
 from arcvq.systems.dry_run import DryRun, dry_run
 from arcvq.systems.measure import Measured, measure
 from arcvq.systems.measure_generator import MeasuredGenerator, measure_generator
+from arcvq.systems.nearest import Neighbourhood, load_neighbourhood, write_nearest
 from arcvq.systems.parsing import parse_config
 from arcvq.systems.parts import import_parts, register
 from arcvq.systems.presets import load_config, preset_header, preset_names, preset_path, preset_title
@@ -17,6 +18,7 @@ __all__ = [
     "DryRun",
     "Measured",
     "MeasuredGenerator",
+    "Neighbourhood",
     "PriorRunConfig",
     "RunConfig",
     "System",
@@ -24,6 +26,7 @@ __all__ = [
     "dry_run",
     "import_parts",
     "load_config",
+    "load_neighbourhood",
     "make_trainer",
     "measure",
     "measure_generator",
@@ -35,4 +38,5 @@ __all__ = [
     "read_run",
     "register",
     "train",
+    "write_nearest",
 ]

@@ -82,8 +82,8 @@ def measure_generator(
     skip = (on_error or (config.data.on_error if config and own_data else "stop")) == "skip"
     holdout_every = config.data.holdout_every if config and own_data else None
     skipped: dict[str, str] = {}
-    reference = _images(generator, name, split, root, holdout_every, skip, skipped)
-    test = reference if split == "test" else _images(generator, name, "test", root, holdout_every, skip, skipped)
+    reference = load_split(generator, name, split, root, holdout_every, skip, skipped)
+    test = reference if split == "test" else load_split(generator, name, "test", root, holdout_every, skip, skipped)
     unmeasured = None  # why the prior's own metric is not measured
     try:
         labelled = use_labels(generator, test, own_data)
@@ -98,12 +98,7 @@ def measure_generator(
         reference_images=len(reference),
         classes="balanced" if generator.prior.grid.classes else "none",
         seed=seed,
-        sampler={
-            "chunk": chunk,
-            "precision": precision,
-            "compiled": compile,
-            **generator.prior.resolved_options(sampling),
-        },
+        sampler=generator.sampler_settings(options or {}, chunk=chunk, precision=precision),
     )
 
     def generated() -> Iterator[Tensor]:
@@ -182,7 +177,7 @@ def measure_prior(generator: Generator, images: Images, labelled: bool) -> dict[
     return found
 
 
-def _images(
+def load_split(
     generator: Generator,
     name: str,
     split: Split,
