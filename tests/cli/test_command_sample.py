@@ -1,6 +1,7 @@
 """arcvq sample, compress and decompress, and arcvq train of a prior."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,17 @@ def test_nearest_training_images_of_a_model_are_those_of_the_data_set_named(arcv
     assert "images" not in document["nearest"]
 
 
+def test_evaluation_of_all_metrics_is_recorded_for_the_report(arcvq: Arcvq, prior_run: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(prior_run, tmp_path / "run")
+    about = ["evaluate", run, "--samples", 4, "--chunk", 4, "--split", "test"]
+    assert arcvq(*about, "--metrics", "duplicate_share").code == 0
+    assert not (run / "evaluation-generation.json").exists()
+    assert arcvq(*about).code == 0
+    assert json.loads((run / "evaluation-generation.json").read_text())["images"] == 4
+    result = arcvq("report", run, "--out", tmp_path / "page")
+    assert (result.code, result.errors) == (0, "")
+
+
 def test_sample_completes_and_continues_an_image(arcvq: Arcvq, prior_run: Path, tmp_path: Path) -> None:
     write_png(tmp_path / "photo.png", torch.randint(256, (1, 28, 28), dtype=torch.uint8))
     write_png(tmp_path / "mask.png", torch.full((1, 28, 28), 255, dtype=torch.uint8))
@@ -119,7 +131,7 @@ def test_sample_completes_and_continues_an_image(arcvq: Arcvq, prior_run: Path, 
         (["--image", "photo.png", "--extend", "2", "--nearest", "1"], "--nearest is for new images"),
         (["--data", "sample"], "--data is for --nearest"),
         (["--root", "sets"], "--root is for --nearest"),
-        (["--nearest", "33"], "33 nearest of 32 training images"),
+        (["--nearest", "33"], "expected at least 33"),
         (["--nearest", "1", "--data", "flowers"], "unknown data set 'flowers'"),
         (["--image", "nothing.png", "--extend", "2"], "nothing.png"),
         (["--image", "nothing.png"], "--mask"),

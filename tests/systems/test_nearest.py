@@ -10,7 +10,7 @@ import torch
 from arcvq import ArcvqError, Generator
 from arcvq.data import load_images, read_image, to_uint8, to_unit, write_png
 from arcvq.priors.files import image_grid
-from arcvq.systems import load_config, load_neighbourhood, train, write_nearest
+from arcvq.systems import load_config, load_image_sets, train, write_nearest
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def write_images(folder: Path, pixels: torch.Tensor) -> list[Path]:
 
 
 def nearest(generator: Generator, pixels: torch.Tensor, out: Path, k: int = 2) -> dict[str, Any]:
-    sets = load_neighbourhood(generator, "tiny", data="sample", k=k)
+    sets = load_image_sets(generator, "tiny", data="sample", at_least=k)
     return write_nearest(generator, write_images(out, pixels), sets, k, out)
 
 
@@ -89,14 +89,14 @@ def test_a_run_is_compared_with_the_images_that_it_was_trained_on(tmp_path: Path
                 "--data.holdout=3"]  # fmt: skip
     train(load_config("sample/gpt", settings), tmp_path / "run", quiet=True)
     run = Generator.from_pretrained(tmp_path / "run")
-    sets = load_neighbourhood(run, tmp_path / "run", k=6)
-    assert (sets.data, len(sets.train), len(sets.test)) == ("sample", 6, 1000)
+    sets = load_image_sets(run, tmp_path / "run", at_least=6)
+    assert (sets.data, len(sets.train), len(sets.test)) == ("sample", 6, 2000)
     whole = load_images("sample", split="train", limit=6)
     assert torch.equal(sets.train.gather(torch.arange(6)), whole.gather(torch.arange(6)))
-    with pytest.raises(ArcvqError, match="7 nearest of 6 training images"):
-        load_neighbourhood(run, tmp_path / "run", k=7)
+    with pytest.raises(ArcvqError, match="6 training images of sample; expected at least 7"):
+        load_image_sets(run, tmp_path / "run", at_least=7)
 
 
 def test_a_model_without_a_run_needs_a_data_set(generator: Generator) -> None:
     with pytest.raises(ArcvqError, match="--data NAME"):
-        load_neighbourhood(generator, "tiny", k=1)
+        load_image_sets(generator, "tiny")

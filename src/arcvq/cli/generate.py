@@ -67,7 +67,7 @@ def sample(arguments: argparse.Namespace) -> int:
     from arcvq.priors import Generator
     from arcvq.priors.files import complete_file, sample_files
     from arcvq.progress import progress_bar
-    from arcvq.systems import load_neighbourhood, write_nearest
+    from arcvq.systems import load_image_sets, write_nearest
     from arcvq.terminal import print_nearest
     from arcvq.tokenizers.inference import check_precision, choose_device
 
@@ -86,8 +86,8 @@ def sample(arguments: argparse.Namespace) -> int:
         generator.speed_up()
     sets, nearest = None, None
     if arguments.nearest is not None:  # loaded before the sampling, so that a wrong name is reported first
-        sets = load_neighbourhood(
-            generator, arguments.run, k=arguments.nearest, data=arguments.data, root=arguments.root
+        sets = load_image_sets(
+            generator, arguments.run, at_least=arguments.nearest, data=arguments.data, root=arguments.root
         )
     with progress_bar("sampling") as progress:
         about: dict[str, Any] = {

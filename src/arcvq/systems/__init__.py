@@ -3,9 +3,10 @@
 from arcvq.systems.catalogue import SYSTEMS, System
 from arcvq.systems.config import DataConfig, RunConfig, TokenizerConfig
 from arcvq.systems.dry_run import DryRun, dry_run
+from arcvq.systems.image_sets import ImageSets, load_image_sets
 from arcvq.systems.measure import Measured, measure
 from arcvq.systems.measure_generator import MeasuredGenerator, measure_generator
-from arcvq.systems.nearest import Neighbourhood, load_neighbourhood, write_nearest
+from arcvq.systems.nearest import write_nearest
 from arcvq.systems.parsing import parse_config
 from arcvq.systems.parts import import_parts, register
 from arcvq.systems.presets import load_config, preset_header, preset_names, preset_path, preset_title
@@ -16,9 +17,9 @@ __all__ = [
     "SYSTEMS",
     "DataConfig",
     "DryRun",
+    "ImageSets",
     "Measured",
     "MeasuredGenerator",
-    "Neighbourhood",
     "PriorRunConfig",
     "RunConfig",
     "System",
@@ -26,7 +27,7 @@ __all__ = [
     "dry_run",
     "import_parts",
     "load_config",
-    "load_neighbourhood",
+    "load_image_sets",
     "make_trainer",
     "measure",
     "measure_generator",

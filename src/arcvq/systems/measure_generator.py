@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from arcvq.config import to_dict
-from arcvq.data import Images, load_readable_images, to_uint8
+from arcvq.data import Images, to_uint8
 from arcvq.data.decoded import OnError
 from arcvq.data.value_source import ValueSource
 from arcvq.errors import ArcvqError
@@ -20,7 +20,8 @@ from arcvq.metrics import GenerationEvaluation, GenerationProtocol, measure_gene
 from arcvq.metrics.sampling import Split
 from arcvq.priors import CHUNK, Generator
 from arcvq.priors.saving import generator_fingerprint
-from arcvq.storage import read_json
+from arcvq.storage import read_json, write_json
+from arcvq.systems.image_sets import load_split
 from arcvq.systems.train import read_run
 from arcvq.tasks.prior import PriorTask
 from arcvq.tokenizers.inference import Precision, check_precision
@@ -30,6 +31,8 @@ from arcvq.training.environment import device_name, library_versions, today
 
 # How many test images give the prior's own metric.
 PRIOR_IMAGES = 10_000
+# The file of a run folder with the metrics of its images.
+GENERATION_FILE = "evaluation-generation.json"
 
 
 @dataclass
@@ -57,13 +60,14 @@ def measure_generator(
     metrics: Sequence[str] | None = None,
     device: str | torch.device | None = None,
     download: bool = False,
+    record: bool = False,
     on_error: OnError | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> MeasuredGenerator:
     """Generate so many images, equally many of each class, and compare them with a split of the data set.
 
     `options` are those of the sampling. They, the seed and all else that changes a number are in the protocol and its hash. `on_error`
-    as in `measure`.
+    as in `measure`. `record` writes GENERATION_FILE into the run, for its report.
     """
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     run = RunFolder(source)
@@ -137,6 +141,10 @@ def measure_generator(
         "training": read_json(run.training, "a finished run") if run.training.is_file() else None,
         "measured": {"date": today(), "device": device_name(device), "versions": library_versions()},
     }
+    if config and record:
+        generation = evaluation.to_json()
+        about = {"protocol": "generation", "sampling": generation["protocol"]}
+        write_json(run.path / GENERATION_FILE, {**generation, **about})
     return MeasuredGenerator(generator, evaluation, document, skipped)
 
 
@@ -175,32 +183,3 @@ def measure_prior(generator: Generator, images: Images, labelled: bool) -> dict[
     task = PriorTask(generator.prior, generator.tokenizer)
     found: dict[str, float] = task.evaluate(source, None, 0)
     return found
-
-
-def load_split(
-    generator: Generator,
-    name: str,
-    split: Split,
-    root: str | None,
-    holdout_every: int | None,
-    skip: bool,
-    skipped: dict[str, str],
-) -> Images:
-    """The images of a split at the generator's size; those that cannot be read are added to `skipped` with `skip`."""
-    if split == "holdout":
-        raise ArcvqError("generated images are compared with the split train or test")
-    grid, side = generator.prior.grid, generator.tokenizer.downsampling
-    images, left_out = load_readable_images(
-        name,
-        skip=skip,
-        split=split,
-        root=Path(root) if root else None,
-        image_size=(grid.height * side, grid.width * side),
-        holdout_every=holdout_every,
-    )
-    skipped |= left_out
-    if images.channels != generator.tokenizer.channels:
-        raise ArcvqError(
-            f"{name} has {images.channels} channels but the generator makes {generator.tokenizer.channels}"
-        )
-    return images

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from arcvq.data import Images, batches, first_images, hold_out, read_image, to_uint8, to_unit, write_png
-from arcvq.errors import ArcvqError
+from arcvq.data import Images, batches, first_images, read_image, to_uint8, to_unit, write_png
 from arcvq.metrics import load_generation_networks
 from arcvq.metrics.nearest import ImageFeatures, nearest_images
 from arcvq.priors import Generator
 from arcvq.priors.files import GRID_IMAGES, image_grid
 from arcvq.storage import write_json
-from arcvq.systems.measure_generator import load_split
-from arcvq.systems.train import read_run
+from arcvq.systems.image_sets import ImageSets
 from arcvq.tokenizers import Tokenizer
-from arcvq.training import RunFolder
 
 # So many test images are the yardstick; a generated image is near if its distance is below this share of theirs.
 TEST_IMAGES = 1000
@@ -29,43 +25,10 @@ NEAR_SHARE = 0.05
 CHUNK = 64
 
 
-@dataclass(frozen=True)
-class Neighbourhood:
-    """The training images among which nearest ones are found, and test images as the yardstick."""
-
-    data: str
-    train: Images
-    test: Images
-
-
-def load_neighbourhood(
-    generator: Generator, source: str | Path, *, k: int, data: str | None = None, root: str | None = None
-) -> Neighbourhood:
-    """The images that a run was trained on, or the training images of `data`, and test images of the same set.
-
-    Raises if there are fewer than `k` training images.
-    """
-    run = RunFolder(source)
-    config = read_run(run).data if run.config.is_file() else None
-    name = data or (config.name if config else None)
-    if name is None:
-        raise ArcvqError(f"{source}: is a model without a run, so it has no data set of its own: say --data NAME")
-    own = config if config is not None and config.name == name else None
-    root = root or (config.root if config else None)
-    every, skip = (own.holdout_every, own.on_error == "skip") if own else (None, False)
-    train, test = (load_split(generator, name, split, root, every, skip, {}) for split in ("train", "test"))
-    if own and own.holdout:
-        train, _ = hold_out(train, own.holdout)
-    train = first_images(train, own.limit if own else None)
-    if len(train) < k:
-        raise ArcvqError(f"cannot find the {k} nearest of {len(train)} training images: ask for fewer")
-    return Neighbourhood(name, train, first_images(test, TEST_IMAGES))
-
-
 def write_nearest(
     generator: Generator,
     files: Sequence[Path],
-    sets: Neighbourhood,
+    sets: ImageSets,
     k: int,
     out: Path,
     *,
@@ -77,7 +40,7 @@ def write_nearest(
     the same. Test images go through the tokenizer first, because all generated images come from its decoder. The picture has a row
     for each of the first generated images by distance: the image, then the training images.
     """
-    train, test = sets.train, sets.test
+    train, test = sets.train, first_images(sets.test, TEST_IMAGES)
     networks = load_generation_networks(["kid"], device=generator.device)
     features = ImageFeatures(networks.inception, generator.device)
 

@@ -102,19 +102,20 @@ class PriorRunConfig(RunConfig):
         """What the tokenizer makes of these images."""
         with progress_bar("encoding") as progress:
             return cached_values(
-                tokenizer, images, self._prior_class.models, variants, lambda done, all: progress("images", done, all)
+                tokenizer, images, self.prior_class.models, variants, lambda done, all: progress("images", done, all)
             )
 
     def _blank(self, tokenizer: Tokenizer, images: Images, variants: Variants) -> Encoded:
         """Values of the shape and type that `_encode` gives, all of them those of a grey image."""
         side = variants.crop
         grey = torch.full((1, images.channels, side or images.height, side or images.width), 128, dtype=torch.uint8)
-        value = encode_all(tokenizer, InMemoryImages("grey", grey), self._prior_class.models, Variants()).values
+        value = encode_all(tokenizer, InMemoryImages("grey", grey), self.prior_class.models, Variants()).values
         values = value.expand(len(variants), len(images), *value.shape[2:])
         return Encoded(values, torch.arange(len(images)), {})
 
     @property
-    def _prior_class(self) -> type[Prior]:
+    def prior_class(self) -> type[Prior]:
+        """The class of the prior that is trained."""
         return PRIORS[PRIORS.kind_of(self.prior)]
 
     def build(self, source: Source) -> PriorTask:
@@ -141,7 +142,7 @@ class PriorRunConfig(RunConfig):
     def _positions(self, source: ValueSource) -> tuple[int, int]:
         """Rows and columns of the values."""
         shape = source.values.shape[2:]
-        return (shape[0], shape[1]) if self._prior_class.models == "tokens" else (shape[1], shape[2])
+        return (shape[0], shape[1]) if self.prior_class.models == "tokens" else (shape[1], shape[2])
 
 
 def _matching_class_names(names: Sequence[str] | None, classes: int) -> list[str] | None:
