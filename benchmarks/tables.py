@@ -37,10 +37,13 @@ def write_tables(check: bool, root: Path = ROOT) -> int:
 
 
 def section_text(name: str, root: Path) -> str:
-    """The text between the markers of `name`: a line about the measurement, then the tables."""
+    """The text between the markers of `name`: a line about the measurement, then the tables, and the picture if it was drawn."""
     if name == "quality":
         return "\n".join(quality_table(root / "results" / "runs.csv"))
-    document = json.loads((root / "benchmarks" / f"{name}.json").read_text(encoding="utf-8"))
+    file = root / "benchmarks" / f"{name}.json"
+    if not file.is_file():
+        return "Not measured yet."
+    document = json.loads(file.read_text(encoding="utf-8"))
     threads = f", {document['threads']} threads" if "CPU" in document["device"] else ""  # only matters for a CPU
     about = f"{document['device']}{threads}, torch {document['versions']['torch']}, {document['date']}"
     if "limits" in document:
@@ -62,6 +65,8 @@ def section_text(name: str, root: Path) -> str:
     if document.get("suite") == "compression":
         about += f"; `{document['model']}`, {document['images']:,} pictures of {document['data']}"
     lines = TABLES.get(document.get("suite"), size_tables)(document["rows"])
+    if document.get("suite") == "compression" and (root / "docs" / "compression.png").is_file():
+        lines += ["", "![PSNR against bits per pixel, a curve per format, ours as points.](compression.png)"]
     return "\n".join([f"{about}.", "", *lines])
 
 

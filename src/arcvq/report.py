@@ -1,9 +1,9 @@
-"""Makes the report of one or several tokenizer runs, finished or not."""
+"""Makes the report of one or several runs, finished or not: of tokenizers, or of priors."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,23 +11,34 @@ import torch
 from torch import Tensor
 
 from arcvq.analysis import RunHistory, diagnose, write_report
-from arcvq.data import Images, load_images, to_uint8, to_unit
+from arcvq.analysis.prior_report import PriorRun, write_prior_report
+from arcvq.data import Images, first_images, load_images, to_uint8, to_unit
 from arcvq.errors import ArcvqError
-from arcvq.storage import check_writable_folder, read_tensors
-from arcvq.systems import TokenizerConfig, read_run
+from arcvq.priors import Generator
+from arcvq.priors.files import GRID_IMAGES, image_grid
+from arcvq.progress import progress_bar
+from arcvq.storage import check_writable_folder, read_json, read_tensors
+from arcvq.systems import PriorRunConfig, RunConfig, TokenizerConfig, load_image_sets, read_run
+from arcvq.systems.measure_generator import GENERATION_FILE, measure_prior, use_labels
+from arcvq.tasks.prior import ORIGIN
 from arcvq.tokenizers import Tokenizer
+from arcvq.tokenizers.inference import choose_device
+from arcvq.tokenizers.saving import model_fingerprint
 from arcvq.training import RunFolder
 from arcvq.training.checkpoint import checkpoints
 
 SHOWN_IMAGES = 10
+# A prior's own metric is measured on so many training images, and as many test images.
+COMPARED_IMAGES = 512
 
 
 @dataclass
 class Report:
-    """The path of the page and the runs on it."""
+    """The path of the page and the runs on it; `measured` holds metrics by run and images, beside those that the runs recorded."""
 
     page: Path
     runs: list[RunHistory]
+    measured: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """The path of the page, and path, metrics and findings of each run."""
@@ -37,7 +48,10 @@ class Report:
                 run.name: {
                     "path": str(run.path),
                     "step": run.last_step,
-                    "metrics": {protocol: dict(result.metrics) for protocol, result in run.results.items()},
+                    "metrics": {
+                        **self.measured.get(run.name, {}),
+                        **{protocol: dict(result.metrics) for protocol, result in run.results.items()},
+                    },
                     "findings": [asdict(finding) for finding in diagnose(run)],
                 }
                 for run in self.runs
@@ -53,14 +67,20 @@ def make_report(
     notes: Sequence[str] = (),
     generated: tuple[Tensor, str] | None = None,
 ) -> Report:
-    """Write `out/index.html` for runs of one data set. Notes on the page say what is missing and why.
+    """Write `out/index.html` for runs of one data set, of tokenizers or of priors. Notes on the page say what is missing and why.
 
     `generated`: a picture of generated images, uint8 (C, H, W), and its caption.
     """
     runs = _load_histories(folders)
-    configs = {run.name: _tokenizer_config(run) for run in runs}
-    data = _common_data(configs)
+    found = {run.name: read_run(RunFolder(run.path)) for run in runs}
+    priors = {name: config for name, config in found.items() if isinstance(config, PriorRunConfig)}
+    configs = {name: config for name, config in found.items() if isinstance(config, TokenizerConfig)}
+    _check_tasks(found, priors, configs)
+    data = _common_data(found)
+    title = title or f"{' and '.join(run.name for run in runs)} on {data}"
     check_writable_folder(out)
+    if priors:
+        return _prior_report(runs, priors, out, title, list(notes))
     notes, originals, reconstructions = list(notes), None, {}
     try:
         images = _test_images(configs[runs[0].name])
@@ -73,7 +93,6 @@ def make_report(
                 reconstructions[run.name] = to_uint8(tokenizer.reconstruct(to_unit(originals)))
     except ArcvqError as error:
         notes.append(f"Some reconstructions are missing: {error}.")
-    title = title or f"{' and '.join(run.name for run in runs)} on {data}"
     page = write_report(
         runs,
         out,
@@ -102,7 +121,7 @@ def _load_histories(folders: Sequence[str | Path]) -> list[RunHistory]:
     return runs
 
 
-def _common_data(configs: dict[str, TokenizerConfig]) -> str:
+def _common_data(configs: Mapping[str, RunConfig]) -> str:
     """The name of the data set that all runs share; fails if they differ."""
     data = {name: (config.data.name, config.data.image_size) for name, config in configs.items()}
     first, *others = data
@@ -115,12 +134,78 @@ def _common_data(configs: dict[str, TokenizerConfig]) -> str:
     return data[first][0]
 
 
-def _tokenizer_config(run: RunHistory) -> TokenizerConfig:
-    """The configuration of a run; fails if the run does not train a tokenizer."""
-    config = read_run(RunFolder(run.path))
-    if not isinstance(config, TokenizerConfig):
-        raise ArcvqError(f"{run.path}: trains the task {config.task}: a report takes runs that train a tokenizer")
-    return config
+def _check_tasks(
+    found: Mapping[str, RunConfig], priors: Mapping[str, PriorRunConfig], tokenizers: Mapping[str, TokenizerConfig]
+) -> None:
+    """Raise unless all runs train tokenizers, or all train priors."""
+    for name, config in found.items():
+        if name not in priors and name not in tokenizers:
+            raise ArcvqError(f"{name}: trains the task {config.task}: a report takes runs of tokenizers, or of priors")
+    if priors and tokenizers:
+        prior, tokenizer = next(iter(priors)), next(iter(tokenizers))
+        raise ArcvqError(f"{prior} trains a prior, {tokenizer} a tokenizer: make a report of each kind")
+
+
+def _prior_report(
+    runs: Sequence[RunHistory], configs: Mapping[str, PriorRunConfig], out: Path, title: str, notes: list[str]
+) -> Report:
+    """The report of priors: with samples and the own metric of those that are finished."""
+    found = [_prior_run(run, configs[run.name], notes) for run in runs]
+    for run in runs:
+        file = run.path / GENERATION_FILE
+        if file.is_file():
+            line = read_json(file, "an evaluation").get("sampling", {}).get("line")
+            notes.append(f"The protocol “generation” of {run.name}: {line}.")
+    page = write_prior_report(found, out, title=title, notes=notes)
+    measured = {
+        run.history.name: {images: {run.metric: value} for images, value in run.measured.items()} for run in found
+    }
+    return Report(page, [run.history for run in found], measured)
+
+
+def _prior_run(run: RunHistory, config: PriorRunConfig, notes: list[str]) -> PriorRun:
+    """What the page shows of a prior. What cannot be shown becomes a note."""
+    metric = config.prior_class.metric
+    tokenizer = _tokenizer_history(run, config, notes)
+    facts = {"tokenizer": Path(config.tokenizer or "").name}
+    try:
+        generator = Generator.from_pretrained(run.path, device=choose_device(None))
+    except ArcvqError as error:
+        notes.append(f"{run.name} has no images: {error}.")
+        return PriorRun(run, metric, facts, tokenizer=tokenizer)
+    grid = generator.prior.grid
+    facts |= {key: str(value) for key, value in generator.prior.describe().items()}
+    facts |= {"tokens": f"{'×'.join(map(str, grid.token_shape))} of {grid.codebook_size:,} codes"}
+    with progress_bar("sampling") as progress:
+        images = generator(GRID_IMAGES, progress=lambda done, total: progress(run.name, done, total))
+    caption = f"The first {GRID_IMAGES} images of seed 0, as arcvq sample makes them."
+    samples = image_grid(to_uint8(images).cpu()), caption
+    measured = {}
+    try:
+        sets = load_image_sets(generator, run.path, download=False)
+        labelled = use_labels(generator, sets.test, own_data=True)
+        for name, each in {"training images": sets.train, "test images": sets.test}.items():
+            measured[name] = measure_prior(generator, first_images(each, COMPARED_IMAGES), labelled)[metric]
+    except ArcvqError as error:
+        notes.append(f"{run.name} is not compared on training and test images: {error}.")
+    return PriorRun(run, metric, facts, measured, samples, tokenizer)
+
+
+def _tokenizer_history(run: RunHistory, config: PriorRunConfig, notes: list[str]) -> RunHistory | None:
+    """The run of the tokenizer that a prior was trained on; None, with a note, if it is not there or another one now."""
+    source = config.tokenizer or ""
+    try:
+        if not RunFolder(source).config.is_file():
+            notes.append(f"The tokenizer {source} is no run on this machine: its numbers are not shown.")
+            return None
+        began_with = read_json(run.path / ORIGIN, "a prior's run").get("tokenizer")
+        if began_with != model_fingerprint(Tokenizer.from_pretrained(source)):
+            notes.append(f"{source} is another tokenizer now than that of {run.name}: its numbers are not shown.")
+            return None
+        return RunHistory.load(source)
+    except ArcvqError as error:
+        notes.append(f"The numbers of the tokenizer are not shown: {error}.")
+        return None
 
 
 def _test_images(config: TokenizerConfig) -> Images:

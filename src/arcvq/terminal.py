@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -41,6 +43,21 @@ def print_generation(measured: MeasuredGenerator) -> None:
     console.print(table)
     console.print(evaluation.protocol.line, highlight=False, soft_wrap=True)
     _print_missing(console, evaluation.missing.items())
+
+
+def print_nearest(nearest: Mapping[str, Any], picture: Path) -> None:
+    """Print how near generated and test images are to training images, and what follows."""
+    console, generated, test = Console(), nearest["generated"], nearest["test"]
+    lines = [
+        f"{picture}: the images beside their nearest of {nearest['training_images']:,} training images",
+        f"median distance to the nearest training image: {generated['median']:.4g} of generated images, {test['median']:.4g} of "
+        f"{test['images']:,} reconstructed test images ({nearest['distance']})",
+        f"nearer than a test image: {generated['nearer_than_a_test_image']:.0%} (50% without memorization); nearer than the nearest "
+        f"5% of test images: {generated['nearer_than_5_percent_of_test']:.0%} (5%)",
+        *([f"pixels, not features, are compared: {nearest['reason']}"] if nearest["reason"] else []),
+    ]
+    for line in lines:
+        console.print(line, highlight=False, soft_wrap=True)
 
 
 def print_comparison(rows: Mapping[str, Mapping[str, float]], title: str, missing: Sequence[str] = ()) -> None:

@@ -1,6 +1,7 @@
 """arcvq sample, compress and decompress, and arcvq train of a prior."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -60,11 +61,47 @@ def test_sample_writes_the_generators_images(arcvq: Arcvq, prior_run: Path, tmp_
         "seed": 4,
         "images": 3,
         "classes": [7, 9],
-        "guidance": 1.5,
-        "top_k": 20,
         "chunk": 4,
         "precision": "fp32",
+        "compiled": False,
+        "temperature": 1.0,
+        "top_k": 20,
+        "top_p": None,
+        "guidance": 1.5,
     }
+
+
+def test_nearest_training_images_are_written_beside_the_samples(arcvq: Arcvq, prior_run: Path, tmp_path: Path) -> None:
+    about = ["--n", 2, "--chunk", 2, "--nearest", 3, "--out", tmp_path / "out"]
+    result = arcvq("sample", prior_run, *about)
+    assert (result.code, result.errors) == (0, "")
+    found = json.loads((tmp_path / "out" / "nearest.json").read_text())
+    assert [len(image["indices"]) for image in found["images"]] == [3, 3]
+    assert found["training_images"] == 32  # data.limit of the run
+    assert read_image(tmp_path / "out" / "nearest.png", 1).shape == (1, 2 * 30 - 2, 4 * 30 - 2)
+    assert f"{tmp_path / 'out' / 'nearest.png'}" in result.output
+    assert "32 training images" in result.output
+    assert "%" in result.output
+
+
+def test_nearest_training_images_of_a_model_are_those_of_the_data_set_named(arcvq: Arcvq, tmp_path: Path) -> None:
+    about = ["--n", 1, "--chunk", 1, "--nearest", 1, "--data", "sample", "--json", "--out", tmp_path / "out"]
+    result = arcvq("sample", "tiny", *about)
+    document = json.loads(result.output)
+    assert document["nearest"]["file"] == str(tmp_path / "out" / "nearest.json")
+    assert document["nearest"]["training_images"] == 10_000
+    assert "images" not in document["nearest"]
+
+
+def test_evaluation_of_all_metrics_is_recorded_for_the_report(arcvq: Arcvq, prior_run: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(prior_run, tmp_path / "run")
+    about = ["evaluate", run, "--samples", 4, "--chunk", 4, "--split", "test"]
+    assert arcvq(*about, "--metrics", "duplicate_share").code == 0
+    assert not (run / "evaluation-generation.json").exists()
+    assert arcvq(*about).code == 0
+    assert json.loads((run / "evaluation-generation.json").read_text())["images"] == 4
+    result = arcvq("report", run, "--out", tmp_path / "page")
+    assert (result.code, result.errors) == (0, "")
 
 
 def test_sample_completes_and_continues_an_image(arcvq: Arcvq, prior_run: Path, tmp_path: Path) -> None:
@@ -91,6 +128,11 @@ def test_sample_completes_and_continues_an_image(arcvq: Arcvq, prior_run: Path, 
         (["--image", "photo.png", "--extend", "2", "--chunk", "64"], "--chunk is for new images"),
         (["--seed", "-1"], "seed"),
         (["--mask", "mask.png"], "--image"),
+        (["--image", "photo.png", "--extend", "2", "--nearest", "1"], "--nearest is for new images"),
+        (["--data", "sample"], "--data is for --nearest"),
+        (["--root", "sets"], "--root is for --nearest"),
+        (["--nearest", "33"], "expected at least 33"),
+        (["--nearest", "1", "--data", "flowers"], "unknown data set 'flowers'"),
         (["--image", "nothing.png", "--extend", "2"], "nothing.png"),
         (["--image", "nothing.png"], "--mask"),
         (["--device", "tpu9"], "tpu9"),

@@ -367,6 +367,9 @@ def test_sampled_files_are_the_images_with_their_classes(generator: Generator, t
     assert torch.equal(read_image(written.grid, 1), image_grid(pixels))
     about = json.loads((tmp_path / "out" / "sampling.json").read_text())
     assert (about["seed"], about["model"]) == (2, f"{generator_fingerprint(generator):016x}")
+    # Every option of the sampling, those that were not given with their values.
+    assert about | {"chunk": 4, "precision": "fp32", "compiled": False, "temperature": 1.0, "guidance": 1.0} == about
+    assert about.keys() >= set(generator.prior.sampling_options)
 
 
 @pytest.mark.parametrize("held", ["000005-cat.png", "sampling.json", "notes.txt"])

@@ -18,6 +18,7 @@ IMAGENET = Grid(height=32, width=32, codebook_size=1024, latent_dim=16, classes=
 SIZES = {
     "sample/ldm": (Grid(height=7, width=7, codebook_size=256, latent_dim=16, classes=10), 1_009_456),
     "cifar10/ldm": (Grid(height=8, width=8, codebook_size=512, latent_dim=64, classes=10), 25_154_752),
+    "photos-128/ldm": (Grid(height=16, width=16, codebook_size=1024, latent_dim=16, classes=139), 42_220_688),
     "photos/ldm": (Grid(height=32, width=32, codebook_size=1024, latent_dim=16, classes=139), 58_109_744),
     "imagenet/arcvq-ldm": (IMAGENET, 395_039_504 + 1001 * 512),
 }

@@ -10,6 +10,7 @@ from torch import Tensor
 from arcvq.errors import ArcvqError
 from arcvq.nets.pixelcnn import GatedPixelCnn
 from arcvq.priors import Grid, Noise, PixelCnn, PixelCnnConfig
+from arcvq.systems import PriorRunConfig, load_config
 
 GRIDS = [(3, 5), (5, 3), (1, 6), (6, 1), (4, 4)]
 
@@ -86,6 +87,17 @@ def test_defaults_have_the_number_of_parameters_of_their_shapes(classes: int) ->
     expected = k * c + layer(3, 7) + 14 * layer(2, 3) + c * head + head + head * k + k
     prior = PixelCnn(Grid(height=8, width=8, codebook_size=k, classes=classes), PixelCnnConfig())
     assert sum(parameter.numel() for parameter in prior.parameters()) == expected
+
+
+def test_preset_for_photographs_has_the_size_that_it_says_and_sees_the_whole_grid() -> None:
+    config = load_config("photos-128/pixelcnn")
+    assert isinstance(config, PriorRunConfig)
+    assert isinstance(config.prior, PixelCnnConfig)
+    with torch.device("meta"):
+        prior = PixelCnn(Grid(height=16, width=16, codebook_size=1024, classes=139), config.prior)
+    assert sum(parameter.numel() for parameter in prior.parameters()) == pytest.approx(7.0e6, rel=0.01)
+    reach = config.prior.first_kernel // 2 + (config.prior.layers - 1) * (config.prior.kernel // 2)
+    assert reach >= 15
 
 
 def test_dropout_changes_training_only() -> None:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from every_prior import small_generator
 
+from arcvq.data import load_images, to_unit
 from arcvq.errors import ArcvqError
 from arcvq.nets import SmallConfig
 from arcvq.priors import Generator, Grid, Noise, RqTransformer, RqTransformerConfig, SamplingOptions, make_grid
@@ -130,23 +131,66 @@ def test_tokenizer_with_several_tokens_per_position_makes_images(name: str, tmp_
     assert torch.equal(loaded(3, chunk=2, top_k=5), images)
 
 
+def test_soft_targets_at_the_token_are_the_ordinary_loss() -> None:
+    prior = random_prior(Grid(height=2, width=3, codebook_size=7, depth=3))
+    tokens = torch.randint(7, (2, 2, 3, 3))
+    hard = prior(tokens)["cross_entropy"]
+    torch.testing.assert_close(
+        prior(tokens, targets=torch.nn.functional.one_hot(tokens, 7).float())["cross_entropy"], hard
+    )
+    uniform = prior(tokens, targets=torch.full((2, 2, 3, 3, 7), 1 / 7))["cross_entropy"]
+    expected = -prior.logits(tokens, torch.zeros(2, dtype=torch.int64)).log_softmax(-1).mean()
+    torch.testing.assert_close(uniform, expected)
+
+
+SMALL = {
+    "data.name": "sample",
+    "data.image_size": "null",
+    "data.limit": 24,
+    "data.batch_size": 8,
+    "prior.width": 16,
+    "prior.layers": 1,
+    "prior.depth_layers": 1,
+    "prior.heads": 2,
+    "training.steps": 4,
+    "training.precision": "fp32",
+    "training.evaluations": 1,
+    "training.evaluation_images": 8,
+}
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+def test_prior_trains_with_soft_targets(depth: int, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    quantizer = ResidualVQConfig(codebook_size=11, depth=depth)
+    tokenizer = build_tokenizer(
+        1, SmallConfig(width=16, residual_width=8, latent_dim=8), quantizer, image_size=(28, 28)
+    )
+    settings = {**SMALL, "tokenizer": tokenizer.save_pretrained(tmp_path / "tokenizer"), "prior.soft_targets": 0.5}
+    config = load_config("photos-128/rq-transformer", [f"--{key}={value}" for key, value in settings.items()])
+    train(config, tmp_path / "run", quiet=True)
+    generator = Generator.from_pretrained(tmp_path / "run")
+    assert generator(2, chunk=2).shape == (2, 1, 28, 28)
+    images = load_images("sample", split="train", limit=24)
+    tokens = tokenizer.eval().encode(to_unit(images.gather(torch.arange(24))))
+    counted = tokens.reshape(-1, depth).T
+    # The frequencies are those of the nearest codes; mirrored images count as well.
+    mirrored = tokenizer.encode(to_unit(images.gather(torch.arange(24)).flip(-1))).reshape(-1, depth).T
+    expected = torch.stack([torch.cat(pair).bincount(minlength=11) for pair in zip(counted, mirrored)])
+    found = generator.prior.frequencies / generator.prior.frequencies.sum(1, keepdim=True)
+    torch.testing.assert_close(found, expected / expected.sum(1, keepdim=True), atol=0.02, rtol=0)
+
+
+def test_soft_targets_need_residual_codes(tmp_path: Path) -> None:
+    config = load_config("sample/rq-transformer", ["--tokenizer=tiny", "--prior.soft_targets=0.5"])
+    with pytest.raises(ArcvqError, match="soft_targets needs a tokenizer with residual codes"):
+        train(config, tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run").exists()
+
+
 def test_preset_trains_on_the_tokens_of_a_residual_quantizer(tmp_path: Path) -> None:
     tokenizer = small_generator("rq-transformer depth 3").tokenizer.save_pretrained(tmp_path / "tokenizer")
-    settings = {
-        "tokenizer": tokenizer,
-        "data.name": "sample",
-        "data.image_size": "null",
-        "data.limit": 24,
-        "data.batch_size": 8,
-        "prior.width": 16,
-        "prior.layers": 1,
-        "prior.depth_layers": 1,
-        "prior.heads": 2,
-        "training.steps": 4,
-        "training.precision": "fp32",
-        "training.evaluations": 1,
-        "training.evaluation_images": 8,
-    }
+    settings = {**SMALL, "tokenizer": tokenizer}
     config = load_config("photos-128/rq-transformer", [f"--{key}={value}" for key, value in settings.items()])
     train(config, tmp_path / "run", quiet=True)
     generator = Generator.from_pretrained(tmp_path / "run")
@@ -160,6 +204,8 @@ def test_preset_trains_on_the_tokens_of_a_residual_quantizer(tmp_path: Path) -> 
         ({"depth_layers": 0}, "prior.depth_layers"),
         ({"width": 12, "heads": 8}, "prior.width must be a multiple of prior.heads"),
         ({"dropout": -0.1}, "prior.dropout"),
+        ({"soft_targets": 0.0}, "prior.soft_targets"),
+        ({"soft_targets": float("nan")}, "prior.soft_targets"),
     ],
 )
 def test_wrong_setting_is_named(settings: dict[str, Any], message: str) -> None:

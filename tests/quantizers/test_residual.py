@@ -1,5 +1,6 @@
 """Residual quantization: codes are added up, each chosen for what the codes before it leave over."""
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -208,3 +209,38 @@ def test_wrong_number_of_depths_raises(shape: tuple[int, ...]) -> None:
         quantizer.decode_depths(torch.zeros(shape, dtype=torch.int64))
     with pytest.raises(ArcvqError, match="expected tokens"):
         quantizer.decode(torch.zeros(shape, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_codes_are_drawn_with_the_probabilities_of_their_distances(shared: bool) -> None:
+    torch.manual_seed(0)
+    layer = ResidualVQ(dim=3, codebook_size=5, depth=2, shared=shared).eval()
+    latents = torch.randn(1, 3, 1, 1).expand(20_000, 3, 1, 1)
+    before = {name: tensor.clone() for name, tensor in layer.state_dict().items()}
+    tokens, probabilities = layer.draw(latents, 0.7)
+    assert (tokens.shape, probabilities.shape) == ((20_000, 1, 1, 2), (20_000, 1, 1, 2, 5))
+    residual = latents[:, :, 0, 0].double()
+    for depth in range(2):
+        codes = layer.layer(depth).codebook.detach().double()
+        expected = (-(residual[:, None] - codes).square().sum(2) / 0.7).softmax(1)
+        torch.testing.assert_close(probabilities[:, 0, 0, depth].double(), expected, atol=1e-5, rtol=1e-4)
+        drawn = tokens[:, 0, 0, depth]
+        shares = drawn.bincount(minlength=5) / 20_000
+        torch.testing.assert_close(shares.double(), expected.mean(0), atol=0.015, rtol=0)
+        residual = residual - codes[drawn]
+    assert all(torch.equal(before[name], tensor) for name, tensor in layer.state_dict().items())
+
+
+def test_codes_drawn_at_a_low_temperature_are_the_nearest_ones(as_if_captured: Callable[[], Any]) -> None:
+    torch.manual_seed(0)
+    layer = ResidualVQ(dim=4, codebook_size=9, depth=3).eval()
+    latents = torch.randn(2, 4, 3, 5)
+    with as_if_captured():  # a CUDA graph can hold it
+        drawn, _ = layer.draw(latents, 1e-9)
+    assert torch.equal(drawn, layer.encode(latents))
+
+
+@pytest.mark.parametrize("options", [{"codebook": {"kind": "emavq", "metric": "cosine"}}, {"heads": 2}])
+def test_codes_are_drawn_by_distance_only(options: dict[str, Any]) -> None:
+    with pytest.raises(ArcvqError, match="drawn by distance"):
+        ResidualVQ(dim=4, codebook_size=9, depth=2, **options).draw(torch.randn(2, 4, 3, 5), 0.5)

@@ -9,7 +9,7 @@ from arcvq.metrics import METRIC_LABELS, metric_label
 ARROWS = {"up": "↑", "down": "↓", "none": ""}
 
 # Metrics of the evaluations during training, for runs without an evaluation under a protocol.
-LOGGED_METRICS = ("psnr", "l1", "usage", "perplexity", "rate")
+LOGGED_METRICS = ("psnr", "l1", "usage", "perplexity", "rate", "bits_per_token", "bits_per_token_bound", "noise_mse")
 
 
 @dataclass(frozen=True)

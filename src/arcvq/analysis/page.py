@@ -94,10 +94,13 @@ def _run_card(run: RunHistory, colour: str) -> str:
         )
     else:
         figure = '<p class="figure">There is no codebook: the latents are continuous, or no codebook was saved yet.</p>'
+    return fact_card(run.name, colour, figure, facts)
+
+
+def fact_card(name: str, colour: str, figure: str, facts: Mapping[str, str]) -> str:
+    """An HTML card: a name, a figure, which is HTML, and a list of facts."""
     listed = "".join(f"<div><dt>{escape(term)}</dt><dd>{escape(fact)}</dd></div>" for term, fact in facts.items())
-    return (
-        f'<article class="card" style="--run: {colour}"><h3>{escape(run.name)}</h3>{figure}<dl>{listed}</dl></article>'
-    )
+    return f'<article class="card" style="--run: {colour}"><h3>{escape(name)}</h3>{figure}<dl>{listed}</dl></article>'
 
 
 def _used_of_all(run: RunHistory) -> str:
@@ -192,11 +195,13 @@ def figure_section(illustration: Illustration) -> Section:
     return illustration.anchor, illustration.title, content
 
 
-def generated_section(pixels: Tensor, caption: str) -> Section:
+def generated_section(
+    pixels: Tensor, caption: str, anchor: str = "generated", title: str = "Generated images"
+) -> Section:
     """A section with a picture of generated images, uint8 (1 or 3, H, W)."""
     image = f'<img class="generated" src="{data_uri(encode_png(pixels))}" alt="A grid of generated images.">'
     content = f"<figure>{image}<figcaption>{escape(caption)}</figcaption></figure>"
-    return "generated", "Generated images", content
+    return anchor, title, content
 
 
 def data_uri(png: bytes) -> str:

@@ -47,6 +47,16 @@ def add_sample(commands: Commands) -> None:
         "--mask", type=Path, metavar="FILE", help="an image that is white where --image is to be filled in"
     )
     sub.add_argument("--extend", type=positive_int, metavar="ROWS", help="rows of tokens to add below --image")
+    sub.add_argument(
+        "--nearest",
+        type=positive_int,
+        metavar="K",
+        help="also find the K training images nearest to each image: nearest.png and nearest.json",
+    )
+    sub.add_argument(
+        "--data", metavar="NAME", help="data set whose training images --nearest searches (default: the run's)"
+    )
+    sub.add_argument("--root", metavar="DIR", help="folder of the data sets, for --nearest")
     sub.add_argument("--device", metavar="NAME", help="default: cuda if there is one, else cpu")
     sub.add_argument("--json", action="store_true", help="print as JSON")
     add_import_option(sub)
@@ -57,18 +67,28 @@ def sample(arguments: argparse.Namespace) -> int:
     from arcvq.priors import Generator
     from arcvq.priors.files import complete_file, sample_files
     from arcvq.progress import progress_bar
+    from arcvq.systems import load_image_sets, write_nearest
+    from arcvq.terminal import print_nearest
     from arcvq.tokenizers.inference import check_precision, choose_device
 
     if arguments.image is None and (arguments.mask is not None or arguments.extend is not None):
         raise ArcvqError("--mask and --extend are for an image: name it with --image")
-    for name in ("n", "precision", "chunk"):
+    for name in ("n", "precision", "chunk", "nearest"):
         if arguments.image is not None and getattr(arguments, name) is not None:
             raise ArcvqError(f"--{name} is for new images: leave it out with --image")
+    for name in ("data", "root"):
+        if arguments.nearest is None and getattr(arguments, name) is not None:
+            raise ArcvqError(f"--{name} is for --nearest K: give both")
     device = choose_device(arguments.device)
     check_precision(arguments.precision or PRECISION, device)
     generator = Generator.from_pretrained(arguments.run, device=device)
     if arguments.compile:
         generator.speed_up()
+    sets, nearest = None, None
+    if arguments.nearest is not None:  # loaded before the sampling, so that a wrong name is reported first
+        sets = load_image_sets(
+            generator, arguments.run, at_least=arguments.nearest, data=arguments.data, root=arguments.root
+        )
     with progress_bar("sampling") as progress:
         about: dict[str, Any] = {
             "classes": arguments.classes,
@@ -82,10 +102,19 @@ def sample(arguments: argparse.Namespace) -> int:
             return 0
         about |= batch_options(arguments)
         written = sample_files(generator, arguments.out, arguments.n or IMAGES, **about)
+    if sets is not None:
+        with progress_bar("comparing") as progress:
+            nearest = write_nearest(generator, written.files, sets, arguments.nearest, arguments.out, progress=progress)
     if arguments.json:
-        print_json({"grid": str(written.grid), "files": [str(path) for path in written.files]})
-    else:
-        print(f"{written.grid}: the first images; all {len(written.files)} are in {arguments.out}")
+        document: dict[str, Any] = {"grid": str(written.grid), "files": [str(path) for path in written.files]}
+        if nearest is not None:
+            about = {name: value for name, value in nearest.items() if name not in ("images", "test_distances")}
+            document["nearest"] = {"file": str(arguments.out / "nearest.json"), **about}
+        print_json(document)
+        return 0
+    print(f"{written.grid}: the first images; all {len(written.files)} are in {arguments.out}")
+    if nearest is not None:
+        print_nearest(nearest, arguments.out / "nearest.png")
     return 0
 
 

@@ -13,7 +13,7 @@ def add_report(commands: Commands) -> None:
     sub = commands.add(
         "report",
         report,
-        "write a page that compares runs, finished or not, with figures and a diagnosis",
+        "write a page that compares runs of tokenizers, or of priors, finished or not, with figures and a diagnosis",
         "  arcvq report runs/first --out runs/first/report\n  arcvq report runs/plain runs/arc --out runs/compared",
     )
     sub.add_argument("runs", nargs="+", metavar="RUN", help="run folders, all of one data set")

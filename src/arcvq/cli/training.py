@@ -239,6 +239,7 @@ def _evaluate_generator(arguments: argparse.Namespace) -> int:
             options=sampling_options(arguments),
             metrics=arguments.metrics,
             download=arguments.download,
+            record=not any((arguments.data, arguments.root, arguments.metrics)),
             on_error=_on_error(arguments),
             progress=progress,
         )

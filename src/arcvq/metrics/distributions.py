@@ -114,7 +114,7 @@ def precision_recall(real: Tensor, fake: Tensor, *, k: int = 3, block: int = BLO
     real_radii, fake_radii = (_squared_radii(side, centre, k, block) for side in (real, fake))
     real_covered = torch.zeros(len(real), dtype=torch.bool, device=real.device)
     fake_covered = torch.zeros(len(fake), dtype=torch.bool, device=real.device)
-    for rows, columns, squared in _squared_distances(real, fake, centre, block):
+    for rows, columns, squared in squared_distances(real, fake, centre, block):
         fake_covered[columns] |= (squared <= real_radii[rows, None]).any(dim=0)
         real_covered[rows] |= (squared <= fake_radii[columns]).any(dim=1)
     return PrecisionRecall(float(fake_covered.double().mean()), float(real_covered.double().mean()))
@@ -123,12 +123,12 @@ def precision_recall(real: Tensor, fake: Tensor, *, k: int = 3, block: int = BLO
 def _squared_radii(features: Tensor, centre: Tensor, k: int, block: int) -> Tensor:
     """The squared distance (N,) of each feature to its k-th nearest neighbour; itself is the nearest, at 0."""
     nearest = torch.full((len(features), k + 1), torch.inf, dtype=torch.float64, device=features.device)
-    for rows, _, squared in _squared_distances(features, features, centre, block):
+    for rows, _, squared in squared_distances(features, features, centre, block):
         nearest[rows] = torch.cat([nearest[rows], squared], dim=1).topk(k + 1, dim=1, largest=False).values
     return nearest.amax(dim=1)
 
 
-def _squared_distances(x: Tensor, y: Tensor, centre: Tensor, block: int) -> Iterator[tuple[slice, slice, Tensor]]:
+def squared_distances(x: Tensor, y: Tensor, centre: Tensor, block: int) -> Iterator[tuple[slice, slice, Tensor]]:
     """Yield the squared distances of x (N, D) and y (M, D) in blocks: rows, columns, float64 (n, m). Equal features have 0."""
     for first_row in range(0, len(x), block):
         rows = slice(first_row, min(first_row + block, len(x)))

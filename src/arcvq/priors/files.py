@@ -14,9 +14,10 @@ from torch import Tensor
 
 from arcvq.data import read_image, to_uint8, to_unit, write_png
 from arcvq.errors import ArcvqError
-from arcvq.priors.generator import Classes, Generator
+from arcvq.priors.generator import CHUNK, Classes, Generator
 from arcvq.priors.saving import generator_fingerprint
 from arcvq.storage import check_empty_folder, check_other_file, check_writable_folder, write_json
+from arcvq.tokenizers.inference import Precision
 
 # How many images the grid shows.
 GRID_IMAGES = 64
@@ -37,19 +38,24 @@ def sample_files(
     *,
     classes: Classes = None,
     seed: int = 0,
+    chunk: int = CHUNK,
+    precision: Precision = "fp32",
     progress: Callable[[int, int], None] | None = None,
     **options: Any,
 ) -> WrittenImages:
     """Make `n` images of a seed; write each as INDEX.png, or INDEX-CLASS.png, the first ones as grid.png, and sampling.json.
 
-    The folder must be new or empty, so that all its images are those of sampling.json.
+    sampling.json states every option of the sampling, given or not. The folder must be new or empty, so that all its images are those
+    of sampling.json.
     """
     check_empty_folder(out)
     numbers = generator.class_numbers(classes)
+    settings = generator.sampler_settings(options, chunk=chunk, precision=precision)
+    about: dict[str, Any] = {"classes": classes, "seed": seed, "chunk": chunk, "precision": precision}
     width = max(6, len(str(n - 1)))
     files: list[Path] = []
     shown: list[Tensor] = []
-    for batch in generator.batches(n, classes=classes, seed=seed, progress=progress, **options):
+    for batch in generator.batches(n, progress=progress, **about, **options):
         for pixels in to_uint8(batch).cpu():
             index = len(files)
             suffix = f"-{class_label(generator, numbers[index % len(numbers)])}" if numbers else ""
@@ -59,8 +65,8 @@ def sample_files(
                 shown.append(pixels)
     grid = out / "grid.png"
     write_png(grid, image_grid(torch.stack(shown)))
-    about = {"model": f"{generator_fingerprint(generator):016x}", "seed": seed, "images": n, "classes": numbers or None}
-    write_json(out / "sampling.json", about | _given(options))
+    made = {"model": f"{generator_fingerprint(generator):016x}", "seed": seed, "images": n, "classes": numbers or None}
+    write_json(out / "sampling.json", made | settings)
     return WrittenImages(grid, files)
 
 
@@ -111,7 +117,3 @@ def class_label(generator: Generator, number: int) -> str:
     """A class's name as a part of a file's name."""
     name = generator.class_names[number] if generator.class_names else str(number)
     return re.sub(r"[^\w.-]+", "-", name)
-
-
-def _given(options: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if value is not None}

@@ -49,6 +49,7 @@ class Generator(nn.Module):
         check_fit(prior, tokenizer)
         self.prior, self.tokenizer, self.system = prior, tokenizer, system
         self.class_names = None if class_names is None else list(class_names)
+        self.compiled = False
 
     def forward(
         self,
@@ -178,6 +179,7 @@ class Generator(nn.Module):
         """Compile the prior's step and the tokenizer, in place. Returns this generator. The first images then take longer."""
         self.prior.compile_step()
         self.tokenizer.speed_up(compile=True)
+        self.compiled = True
         return self
 
     @torch.no_grad()
@@ -217,6 +219,13 @@ class Generator(nn.Module):
                 "leave guidance out"
             )
         return found
+
+    def sampler_settings(
+        self, options: Mapping[str, Any], *, chunk: int = CHUNK, precision: Precision = "fp32"
+    ) -> dict[str, Any]:
+        """All that changes how images of a seed and class are drawn, with the values of what `options` leave out."""
+        about = {"chunk": chunk, "precision": precision, "compiled": self.compiled}
+        return about | self.prior.resolved_options(self.sampling_options(options))
 
     def _class_number(self, given: Class) -> int:
         names, count = self.class_names or [], self.prior.grid.classes

@@ -73,6 +73,11 @@ class PriorConfig:
         if not 0 <= self.label_dropout < 1:
             raise ArcvqError(f"prior.label_dropout must be from 0 to below 1, got {self.label_dropout}")
 
+    @property
+    def soft_temperature(self) -> float | None:
+        """Of a prior over tokens that learns from latents, the temperature at which each step draws their tokens; else None."""
+        return None
+
     def check_range(self, low: int, high: int, *names: str) -> None:
         """Raise unless these options are None or from `low` to `high`, so that no file can ask for a network of any size."""
         for name in names:

@@ -3,6 +3,7 @@ Autoregressive Image Generation using Residual Quantization, CVPR 2022."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import ClassVar
@@ -25,6 +26,8 @@ class RqTransformerConfig(PriorConfig):
     layers        of the transformer over positions
     depth_layers  of the transformer over a position's tokens
     dropout       in the blocks and on the embeddings
+    soft_targets  τ: each step draws the tokens anew from softmax(−‖r − e_k‖² / τ) of residuals r and codes e_k, and these probabilities
+                  are the targets. For residual tokenizers. None: the nearest codes
     """
 
     width: int = 512
@@ -32,6 +35,7 @@ class RqTransformerConfig(PriorConfig):
     depth_layers: int = 4
     heads: int = 8
     dropout: float = 0.1
+    soft_targets: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -40,6 +44,12 @@ class RqTransformerConfig(PriorConfig):
         check_heads(self.width, self.heads)
         if not 0 <= self.dropout < 1:
             raise ArcvqError(f"prior.dropout must be from 0 to below 1, got {self.dropout}")
+        if self.soft_targets is not None and not 0 < self.soft_targets < math.inf:
+            raise ArcvqError(f"prior.soft_targets must be finite and above 0, got {self.soft_targets}")
+
+    @property
+    def soft_temperature(self) -> float | None:
+        return self.soft_targets
 
 
 @dataclass
@@ -56,8 +66,8 @@ class RqTransformer(AutoregressivePrior):
     """The positions so far → a context; the context and the position's tokens so far → logits of its next token.
 
     Tokens come in as learned embeddings, with a table of its own for each of a position's tokens: so they may stand for codes of one
-    codebook or of several. (In the paper they are the codes themselves. Its soft targets, and codes drawn at random, need the distances
-    of latents to codes; a prior here sees tokens only.) A position is the sum of its tokens' embeddings. All tokens share one head.
+    codebook or of several. (In the paper they are the codes themselves.) A position is the sum of its tokens' embeddings. All tokens share
+    one head.
     """
 
     Config: ClassVar[type[PriorConfig]] = RqTransformerConfig
@@ -76,6 +86,14 @@ class RqTransformer(AutoregressivePrior):
         self.head = nn.Linear(config.width, grid.codebook_size)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
+
+    def forward(self, values: Tensor, labels: Tensor | None = None, targets: Tensor | None = None) -> dict[str, Tensor]:
+        """`targets` (B, h, w, depth, K): the probabilities that each token was drawn from, in place of the token itself."""
+        if targets is None:
+            return super().forward(values, labels)
+        logits = self.logits(values, self.training_labels(labels, len(values)))
+        log_p = logits.float().log_softmax(-1)
+        return {"cross_entropy": -(targets.reshape_as(log_p) * log_p).sum(-1).mean()}
 
     def embed(self, tokens: Tensor) -> Tensor:
         """The embeddings (..., depth, width) of positions' tokens (..., depth)."""

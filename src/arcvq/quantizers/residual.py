@@ -12,6 +12,7 @@ from arcvq.config import Choice
 from arcvq.errors import ArcvqError
 from arcvq.functional import rotate, straight_through
 from arcvq.functional.precision import compute_dtype
+from arcvq.functional.relaxed import distance_logits, gumbel
 from arcvq.quantizers.codebooks import CODEBOOKS, MAX_CODEBOOKS, Nested, NestedConfig
 from arcvq.quantizers.emavq import EMAVQConfig
 from arcvq.quantizers.quantized import UpdateInputs
@@ -99,6 +100,31 @@ class ResidualVQ(Nested):
             raise ArcvqError(f"expected tokens (B, *spatial, 1 to {self.depth}), got shape {tuple(tokens.shape)}")
         tokens = self.check_range(tokens.to(torch.int64))
         return self._to_layout(self.sum_codes(tokens.clamp(min=0)), (tokens >= 0).all(dim=-1))
+
+    @torch.no_grad()
+    def draw(self, latents: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+        """Draw a code for each residual r from softmax(−‖r − e_k‖² / temperature), depth after depth; changes nothing.
+
+        Latents in the layer's layout → tokens (B, *spatial, depth), and the probabilities they were drawn from, (B, *spatial, depth, K).
+        At a temperature near 0 the tokens are those of `encode`. Needs distances (codebook.metric euclidean) and one head.
+        """
+        self.check_draw()
+        rows = self._to_rows(latents)
+        residual, tokens, found = self.to_code_space(rows).to(compute_dtype(latents)), [], []
+        for depth in range(self.depth):
+            layer = self.layer(depth)
+            logits = distance_logits(residual, layer.codebook) / temperature  # (N, K)
+            drawn = (logits + gumbel(logits)).argmax(1)
+            residual = residual - layer.lookup(drawn)
+            tokens.append(drawn)
+            found.append(logits.softmax(1))
+        shape = (*rows.shape[:-1], self.depth)
+        return torch.stack(tokens, dim=1).view(shape), torch.stack(found, dim=1).view(*shape, -1)
+
+    def check_draw(self) -> None:
+        """Raise unless codes can be drawn by their distances."""
+        if self.config.codebook.metric != "euclidean" or self.config.heads > 1:
+            raise ArcvqError("codes are drawn by distance: expected codebook.metric euclidean and one head")
 
     @torch.no_grad()
     def inputs_for_update(self, latents: Tensor, tokens: Tensor | None, valid: Tensor | None) -> UpdateInputs:

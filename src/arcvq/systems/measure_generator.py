@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from arcvq.config import to_dict
-from arcvq.data import Images, load_readable_images, to_uint8
+from arcvq.data import Images, to_uint8
 from arcvq.data.decoded import OnError
 from arcvq.data.value_source import ValueSource
 from arcvq.errors import ArcvqError
@@ -20,7 +20,8 @@ from arcvq.metrics import GenerationEvaluation, GenerationProtocol, measure_gene
 from arcvq.metrics.sampling import Split
 from arcvq.priors import CHUNK, Generator
 from arcvq.priors.saving import generator_fingerprint
-from arcvq.storage import read_json
+from arcvq.storage import read_json, write_json
+from arcvq.systems.image_sets import load_split
 from arcvq.systems.train import read_run
 from arcvq.tasks.prior import PriorTask
 from arcvq.tokenizers.inference import Precision, check_precision
@@ -30,6 +31,8 @@ from arcvq.training.environment import device_name, library_versions, today
 
 # How many test images give the prior's own metric.
 PRIOR_IMAGES = 10_000
+# The file of a run folder with the metrics of its images.
+GENERATION_FILE = "evaluation-generation.json"
 
 
 @dataclass
@@ -57,13 +60,14 @@ def measure_generator(
     metrics: Sequence[str] | None = None,
     device: str | torch.device | None = None,
     download: bool = False,
+    record: bool = False,
     on_error: OnError | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> MeasuredGenerator:
     """Generate so many images, equally many of each class, and compare them with a split of the data set.
 
     `options` are those of the sampling. They, the seed and all else that changes a number are in the protocol and its hash. `on_error`
-    as in `measure`.
+    as in `measure`. `record` writes GENERATION_FILE into the run, for its report.
     """
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     run = RunFolder(source)
@@ -82,8 +86,8 @@ def measure_generator(
     skip = (on_error or (config.data.on_error if config and own_data else "stop")) == "skip"
     holdout_every = config.data.holdout_every if config and own_data else None
     skipped: dict[str, str] = {}
-    reference = _images(generator, name, split, root, holdout_every, skip, skipped)
-    test = reference if split == "test" else _images(generator, name, "test", root, holdout_every, skip, skipped)
+    reference = load_split(generator, name, split, root, holdout_every, skip, skipped)
+    test = reference if split == "test" else load_split(generator, name, "test", root, holdout_every, skip, skipped)
     unmeasured = None  # why the prior's own metric is not measured
     try:
         labelled = use_labels(generator, test, own_data)
@@ -98,12 +102,7 @@ def measure_generator(
         reference_images=len(reference),
         classes="balanced" if generator.prior.grid.classes else "none",
         seed=seed,
-        sampler={
-            "chunk": chunk,
-            "precision": precision,
-            "compiled": compile,
-            **generator.prior.resolved_options(sampling),
-        },
+        sampler=generator.sampler_settings(options or {}, chunk=chunk, precision=precision),
     )
 
     def generated() -> Iterator[Tensor]:
@@ -142,6 +141,10 @@ def measure_generator(
         "training": read_json(run.training, "a finished run") if run.training.is_file() else None,
         "measured": {"date": today(), "device": device_name(device), "versions": library_versions()},
     }
+    if config and record:
+        generation = evaluation.to_json()
+        about = {"protocol": "generation", "sampling": generation["protocol"]}
+        write_json(run.path / GENERATION_FILE, {**generation, **about})
     return MeasuredGenerator(generator, evaluation, document, skipped)
 
 
@@ -180,32 +183,3 @@ def measure_prior(generator: Generator, images: Images, labelled: bool) -> dict[
     task = PriorTask(generator.prior, generator.tokenizer)
     found: dict[str, float] = task.evaluate(source, None, 0)
     return found
-
-
-def _images(
-    generator: Generator,
-    name: str,
-    split: Split,
-    root: str | None,
-    holdout_every: int | None,
-    skip: bool,
-    skipped: dict[str, str],
-) -> Images:
-    """The images of a split at the generator's size; those that cannot be read are added to `skipped` with `skip`."""
-    if split == "holdout":
-        raise ArcvqError("generated images are compared with the split train or test")
-    grid, side = generator.prior.grid, generator.tokenizer.downsampling
-    images, left_out = load_readable_images(
-        name,
-        skip=skip,
-        split=split,
-        root=Path(root) if root else None,
-        image_size=(grid.height * side, grid.width * side),
-        holdout_every=holdout_every,
-    )
-    skipped |= left_out
-    if images.channels != generator.tokenizer.channels:
-        raise ArcvqError(
-            f"{name} has {images.channels} channels but the generator makes {generator.tokenizer.channels}"
-        )
-    return images

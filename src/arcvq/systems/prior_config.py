@@ -17,9 +17,9 @@ from arcvq.errors import ArcvqError
 from arcvq.priors import PRIORS, GptConfig, Prior, PriorConfig, make_grid
 from arcvq.progress import progress_bar
 from arcvq.systems.config import RunConfig, with_facts
-from arcvq.tasks.prior import PriorTask, check_origin
+from arcvq.tasks.prior import PriorTask, check_origin, check_soft_targets
 from arcvq.tokenizers import EMBEDDED, Tokenizer
-from arcvq.tokenizers.value_cache import Encoded, Variants, cached_values, encode_all
+from arcvq.tokenizers.value_cache import Encoded, Kind, Variants, cached_values, encode_all
 
 
 @dataclass(kw_only=True)
@@ -64,7 +64,7 @@ class PriorRunConfig(RunConfig):
         return self._load(self._blank)
 
     def _load(
-        self, make: Callable[[Tokenizer, Images, Variants], Encoded], run: Path | None = None
+        self, make: Callable[[Tokenizer, Images, Variants, Kind], Encoded], run: Path | None = None
     ) -> tuple[ValueSource, ValueSource]:
         on_gpu = self.training.device == "auto" and torch.cuda.is_available()
         tokenizer = self.load_tokenizer("cuda" if on_gpu else "cpu")
@@ -82,39 +82,45 @@ class PriorRunConfig(RunConfig):
         variants = Variants(self.data.flip, self.data.crop, self.crops)
         names = train.images.class_names
         classes = count_classes(train.images.labels if self.conditional else None, names)
+        if self.prior.soft_temperature is not None:
+            check_soft_targets(tokenizer)
         with torch.device("meta"):  # what does not fit is refused before all images are encoded
             self._build_prior(tokenizer, train.image_size, classes, train.batches_per_epoch)
         if run is not None:
             check_origin(run, tokenizer, _matching_class_names(names, classes))
 
-        def source(images: Images, variants: Variants, name: str) -> ValueSource:
-            encoded = make(tokenizer, images, variants)
+        def source(images: Images, variants: Variants, name: str, kind: Kind) -> ValueSource:
+            encoded = make(tokenizer, images, variants, kind)
             labels = images.labels[encoded.used] if self.conditional and images.labels is not None else None
             skipped = None if images.skipped is None else {**images.skipped, **encoded.skipped}
             return ValueSource(encoded.values, labels, self.data.batch_size, name, images.class_names, skipped)
 
         return (
-            source(train.images, variants, train.name),
-            source(evaluation.images, Variants(), evaluation.name),
+            source(train.images, variants, train.name, self.training_values),
+            source(evaluation.images, Variants(), evaluation.name, self.prior_class.models),
         )
 
-    def _encode(self, tokenizer: Tokenizer, images: Images, variants: Variants) -> Encoded:
+    @property
+    def training_values(self) -> Kind:
+        """What the prior is trained on; with soft targets latents, for which tokens are drawn in each step."""
+        return self.prior_class.models if self.prior.soft_temperature is None else "latents"
+
+    def _encode(self, tokenizer: Tokenizer, images: Images, variants: Variants, kind: Kind) -> Encoded:
         """What the tokenizer makes of these images."""
         with progress_bar("encoding") as progress:
-            return cached_values(
-                tokenizer, images, self._prior_class.models, variants, lambda done, all: progress("images", done, all)
-            )
+            return cached_values(tokenizer, images, kind, variants, lambda done, all: progress("images", done, all))
 
-    def _blank(self, tokenizer: Tokenizer, images: Images, variants: Variants) -> Encoded:
+    def _blank(self, tokenizer: Tokenizer, images: Images, variants: Variants, kind: Kind) -> Encoded:
         """Values of the shape and type that `_encode` gives, all of them those of a grey image."""
         side = variants.crop
         grey = torch.full((1, images.channels, side or images.height, side or images.width), 128, dtype=torch.uint8)
-        value = encode_all(tokenizer, InMemoryImages("grey", grey), self._prior_class.models, Variants()).values
+        value = encode_all(tokenizer, InMemoryImages("grey", grey), kind, Variants()).values
         values = value.expand(len(variants), len(images), *value.shape[2:])
         return Encoded(values, torch.arange(len(images)), {})
 
     @property
-    def _prior_class(self) -> type[Prior]:
+    def prior_class(self) -> type[Prior]:
+        """The class of the prior that is trained."""
         return PRIORS[PRIORS.kind_of(self.prior)]
 
     def build(self, source: Source) -> PriorTask:
@@ -141,7 +147,7 @@ class PriorRunConfig(RunConfig):
     def _positions(self, source: ValueSource) -> tuple[int, int]:
         """Rows and columns of the values."""
         shape = source.values.shape[2:]
-        return (shape[0], shape[1]) if self._prior_class.models == "tokens" else (shape[1], shape[2])
+        return (shape[0], shape[1]) if self.training_values == "tokens" else (shape[1], shape[2])
 
 
 def _matching_class_names(names: Sequence[str] | None, classes: int) -> list[str] | None:

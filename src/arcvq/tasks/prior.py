@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from arcvq import distributed
 from arcvq.data.source import Batch, Source
 from arcvq.data.value_source import ValueSource
 from arcvq.errors import ArcvqError
 from arcvq.priors import Generator, Noise, Prior
+from arcvq.quantizers import ResidualVQ
 from arcvq.storage import read_json, write_json
 from arcvq.tasks.task import StepOutput, Task, sum_of_terms
 from arcvq.tokenizers import Tokenizer
@@ -28,7 +30,10 @@ ORIGIN = "tokenizer.json"
 
 
 class PriorTask(Task):
-    """One network, `prior`. The tokenizer is only saved beside it: its tokens come with the source."""
+    """One network, `prior`. The tokenizer is only saved beside it: its tokens come with the source.
+
+    A prior with soft targets learns from latents, for which a copy of the tokenizer's quantizer draws tokens in each step.
+    """
 
     def __init__(
         self,
@@ -39,7 +44,12 @@ class PriorTask(Task):
         system: str | None = None,
         seed: int = 0,
     ) -> None:
-        super().__init__({"prior": prior})
+        self.temperature = prior.config.soft_temperature
+        if self.temperature is not None:
+            check_soft_targets(tokenizer)
+        super().__init__(
+            {"prior": prior}, {} if self.temperature is None else {"quantizer": copy.deepcopy(tokenizer.quantizer)}
+        )
         self.tokenizer, self.system, self.seed = tokenizer, system, seed
         self.class_names = None if class_names is None else list(class_names)
         self.headline, self.selection = (prior.metric,), prior.metric
@@ -56,14 +66,35 @@ class PriorTask(Task):
         chosen = torch.randperm(values.length, generator=torch.Generator().manual_seed(self.seed))[:INIT_IMAGES]
         self.prior.init_from_values(values.gather(chosen.to(values.values.device))["values"].to(self.prior.device))
         if self.prior.models == "tokens":
-            self.prior.count_tokens(part for each in values.values for part in each.split(COUNTED_TOGETHER))
+            parts = (part for each in values.values for part in each.split(COUNTED_TOGETHER))
+            if self.temperature is not None:
+                parts = (self.quantizer.encode(part.float().to(self.prior.device)) for part in parts)
+            self.prior.count_tokens(parts)
+
+    @property
+    def quantizer(self) -> ResidualVQ:
+        """The copy that draws tokens, with soft targets."""
+        quantizer = self.frozen["quantizer"]
+        assert isinstance(quantizer, ResidualVQ)
+        return quantizer
 
     def loss(
         self, name: str, network: nn.Module, batch: Batch, shared: Mapping[str, Any], phase: Hashable
     ) -> StepOutput:
         weight = distributed.batch_weight(batch["values"])
-        terms = network(batch["values"], batch.get("label"))
+        if self.temperature is None:
+            terms = network(batch["values"], batch.get("label"))
+        else:
+            terms = network(*self.draw(batch))
         return sum_of_terms({key: weight * term for key, term in terms.items()})
+
+    def draw(self, batch: Batch) -> tuple[Tensor, Tensor | None, Tensor]:
+        """Tokens of a batch of latents, its labels, and the probabilities that the tokens were drawn from."""
+        assert self.temperature is not None
+        tokens, targets = self.quantizer.draw(batch["values"], self.temperature)
+        if self.quantizer.depth == 1:
+            tokens = tokens.squeeze(-1)
+        return tokens, batch.get("label"), targets
 
     def after_step(self, name: str, updates: Sequence[Any], phase: Hashable) -> None:
         self.prior.after_step()
@@ -107,6 +138,15 @@ class PriorTask(Task):
         grid = self.prior.grid
         shape = "×".join(map(str, grid.token_shape))
         return {"tokens": f"{shape} of {grid.codebook_size} codes", "classes": str(grid.classes or "none")}
+
+
+def check_soft_targets(tokenizer: Tokenizer) -> None:
+    """Raise unless soft targets can be drawn from this tokenizer's latents."""
+    if not isinstance(tokenizer.quantizer, ResidualVQ):
+        raise ArcvqError(
+            "prior.soft_targets needs a tokenizer with residual codes (quantizer.kind residual): leave soft_targets out"
+        )
+    tokenizer.quantizer.check_draw()
 
 
 def origin(tokenizer: Tokenizer, class_names: Sequence[str] | None) -> dict[str, Any]:

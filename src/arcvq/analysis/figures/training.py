@@ -18,6 +18,7 @@ from arcvq.analysis.figures.style import (
 )
 from arcvq.analysis.history import RunHistory, Series
 from arcvq.analysis.snapshot import FloatArray, IntArray
+from arcvq.metrics import metric_label
 
 # The logged loss terms and their titles, in the order of the panels.
 LOSS_TERMS = {
@@ -82,6 +83,18 @@ def loss_curves(runs: Sequence[RunHistory]) -> Figure:
         add_legend(cells[0], loc="best")
     else:
         show_message(cells[0], "no training losses were logged")
+    return figure
+
+
+def prior_training(runs: Sequence[RunHistory], metric: str) -> Figure:
+    """The loss of priors in training, and their own metric on the evaluation images, against the step."""
+    figure = new_figure(3.6)
+    loss_axes, metric_axes = grid_of_axes(figure, 1, 2)[0]
+    _draw_loss(loss_axes, runs, "loss")
+    style_axes(loss_axes, title="Loss on training images", x="training step")
+    _draw_series(metric_axes, runs, lambda run: run.evaluation_series(metric))
+    style_axes(metric_axes, title=f"Evaluation images: {metric_label(metric).label}", x="training step")
+    add_legend(metric_axes, loc="best")
     return figure
 
 
