@@ -119,3 +119,34 @@ def test_console_commands_are_known(page: Path) -> None:
             r"|python (-m reproduction|-m benchmarks)"
         )
         assert re.match(words, command), command
+
+
+def rows_between(page: Path, marker: str) -> list[list[str]]:
+    """The cells of the table rows between the markers of this name."""
+    text = page.read_text("utf-8").partition(f"<!-- {marker}:begin -->")[2].partition(f"<!-- {marker}:end -->")[0]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
+
+
+def test_reasons_of_the_front_page_quote_the_tables() -> None:
+    readme = ROOT / "README.md"
+    reasons = readme.read_text("utf-8").partition("**Why this one**")[2].partition("This is an independent")[0]
+    usage = {row[0]: float(row[-1].partition("%")[0]) for row in rows_between(readme, "results")[2:]}
+    assert f"{usage['`arcvq-vae`']:.0f}% of 512 codes" in reasons
+    assert f"{usage['`vq-vae`']:.0f}% of a plain VQ-VAE" in reasons
+    _, _, recipe, *rivals = rows_between(ROOT / "RESULTS.md", "lengths")
+    for column, length in ((1, "25 epochs"), (-1, "500")):
+        ours, best = (
+            recipe[column][:5],
+            max(row[column][:5] for row in rivals[2:]),
+        )  # the first two are variants of the recipe
+        assert re.search(rf"{ours}( dB after {length})? beside\s+{best}[ \w]*( after {length})?", reasons), (ours, best)
+    rows = rows_between(ROOT / "docs" / "speed.md", "h200-full")
+    start = next(index for index, row in enumerate(rows) if "diffusers VQModel's quantizer" in row)
+    layer = dict(zip(rows[start], next(row for row in rows[start:] if row[:3] == ["30,720", "65,536", "16"])))
+    ours, cosine, diffusers = (
+        [float(number.replace(",", "")) for number in layer[name].split(", ")]
+        for name in ("arcvq ArcVQ triton", "vector-quantize-pytorch cosine", "diffusers VQModel's quantizer")
+    )
+    assert f"{ours[0]:.0f} ms and {ours[1]:.0f} MiB" in reasons
+    assert re.search(rf"{cosine[0]:.0f} ms and\s+{cosine[1] / 1024:.0f} GiB", reasons)
+    assert f"{diffusers[0]:.0f} ms and {diffusers[1] / 1024:.1f} GiB" in reasons
