@@ -131,15 +131,19 @@ def test_reasons_of_the_front_page_quote_the_tables() -> None:
     readme = ROOT / "README.md"
     reasons = readme.read_text("utf-8").partition("**Why this one**")[2].partition("This is an independent")[0]
     usage = {row[0]: float(row[-1].partition("%")[0]) for row in rows_between(readme, "results")[2:]}
-    assert f"{usage['`arcvq-vae`']:.0f}% of 512 codes" in reasons
-    assert f"{usage['`vq-vae`']:.0f}% of a plain VQ-VAE" in reasons
+    names = {"arcvq-vae": "512 codes", "vq-vae": "a plain VQ-VAE", "sq-vae": "SQ-VAE", "cvq-vae": "CVQ-VAE"}
+    for preset, name in names.items():
+        assert f"{usage[f'`{preset}`']:.0f}% of {name}" in reasons
     _, _, recipe, *rivals = rows_between(ROOT / "RESULTS.md", "lengths")
     for column, length in ((1, "25 epochs"), (-1, "500")):
         ours, best = (
             recipe[column][:5],
             max(row[column][:5] for row in rivals[2:]),
         )  # the first two are variants of the recipe
-        assert re.search(rf"{ours}( dB after {length})? beside\s+{best}[ \w]*( after {length})?", reasons), (ours, best)
+        assert re.search(rf"{ours}( dB after {length})? beside\s+{best} of [-,\w\s]*( after {length})?", reasons), (
+            ours,
+            best,
+        )
     rows = rows_between(ROOT / "docs" / "speed.md", "h200-full")
     start = next(index for index, row in enumerate(rows) if "diffusers VQModel's quantizer" in row)
     layer = dict(zip(rows[start], next(row for row in rows[start:] if row[:3] == ["30,720", "65,536", "16"])))
