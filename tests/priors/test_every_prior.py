@@ -141,7 +141,7 @@ def test_step_by_step_logits_equal_those_of_the_whole_sequence(name: str) -> Non
     tokens = some_values(prior, 4)
     logits, state = prior.logits(tokens, LABELS), prior.begin(LABELS)
     for position in range(prior.length):
-        found = prior.next_logits(state, torch.tensor([position]), position % prior.grid.depth)
+        found = prior.next_logits(state, torch.tensor([position]), prior.step_kind(position))
         torch.testing.assert_close(found, logits[:, position], rtol=1e-5, atol=1e-5)
         state.tokens[:, position] = tokens.flatten(1)[:, position]
 
@@ -152,8 +152,8 @@ def test_a_step_reads_nothing_on_the_host(name: str) -> None:
     prior = small_prior(name).to("meta")
     assert isinstance(prior, AutoregressivePrior)
     state = prior.begin(LABELS.to("meta"))
-    for level in range(prior.grid.depth):
-        logits = prior.next_logits(state, torch.zeros(1, dtype=torch.int64, device="meta"), level)
+    for kind in range(prior.step_kinds):
+        logits = prior.next_logits(state, torch.zeros(1, dtype=torch.int64, device="meta"), kind)
         assert logits.shape == (4, GRID.codebook_size)
 
 

@@ -43,6 +43,26 @@ def test_position_sees_as_far_as_the_kernels_reach(first_kernel: int, kernel: in
     assert torch.equal(seen_by(net, height, width), near & earlier)
 
 
+@pytest.mark.parametrize(("height", "width"), GRIDS)
+@pytest.mark.parametrize(("first_kernel", "kernel", "layers"), [(3, 3, 1), (7, 3, 3), (5, 5, 2)])
+def test_steps_with_a_cache_give_the_whole_grid(
+    first_kernel: int, kernel: int, layers: int, height: int, width: int
+) -> None:
+    torch.manual_seed(0)
+    net = GatedPixelCnn(4, layers, 3, first_kernel=first_kernel, kernel=kernel).double()
+    x, labels = torch.randn(2, 4, height, width, dtype=torch.float64), torch.tensor([2, 0])
+    cache, zeros = net.make_cache(2, height, width, x), torch.zeros_like(x[:, :, 0])
+    for _ in range(2):  # a second grid in the same cache sees nothing of the first
+        x = x.flip(0)
+        expected = net(x, labels)
+        for row in range(height):
+            net.begin_row(x[:, :, row - 1] if row else zeros, torch.tensor([row]), cache, labels)
+            for column in range(width):
+                left = x[:, :, row, column - 1] if column else zeros[:, :, 0]
+                found = net.step(left, torch.tensor([column]), cache, labels)
+                torch.testing.assert_close(found, expected[:, :, row, column])
+
+
 def test_training_leaves_no_way_to_later_positions() -> None:
     """The kernels hold no weights for them: weight decay, momentum and the like have nothing to revive."""
     torch.manual_seed(0)

@@ -101,11 +101,8 @@ class Transformer(nn.Module):
 
     def make_cache(self, batch: int, length: int) -> Cache:
         """An empty cache for `batch` sequences of this length."""
-        weight = self.norm.weight.detach()
-        kind = weight.device.type
-        if kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind):
-            weight = weight.to(torch.get_autocast_dtype(kind))
-        return Cache(len(self.blocks), batch, self.heads, length, self.width // self.heads, weight)
+        like = cache_like(self.norm.weight)
+        return Cache(len(self.blocks), batch, self.heads, length, self.width // self.heads, like)
 
     def step(self, x: Tensor, cache: Cache, position: Tensor) -> Tensor:
         """What `forward` with `causal` gives at one position, x (B, 1, width), if the cache has seen the positions before it."""
@@ -113,6 +110,14 @@ class Transformer(nn.Module):
             assert isinstance(block, Block)
             x = block.step(x, cache, layer, position)
         return self.norm(x)
+
+
+def cache_like(weight: Tensor) -> Tensor:
+    """A tensor of the dtype and on the device that a cache of what this weight computes has: under autocast that of autocast."""
+    weight, kind = weight.detach(), weight.device.type
+    if kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind):
+        return weight.to(torch.get_autocast_dtype(kind))
+    return weight
 
 
 def init_weights(module: nn.Module) -> None:

@@ -41,12 +41,21 @@ class AutoregressivePrior(Prior):
         """The state before the first token, for labels (B,)."""
         return State(torch.zeros(len(labels), self.length, dtype=torch.int64, device=labels.device), labels)
 
-    def next_logits(self, state: State, position: Tensor, level: int) -> Tensor:
+    def next_logits(self, state: State, position: Tensor, kind: int) -> Tensor:
         """The logits (B, K) of the token at `position`, int64 (1,), given those before it in the state. Reads nothing on the host.
 
-        `level`: position modulo the tokens per position, on the host.
+        `kind`: `step_kind` of the position.
         """
         raise NotImplementedError
+
+    @property
+    def step_kinds(self) -> int:
+        """How many kinds of steps there are. The host knows which one a token needs, and each is recorded on its own."""
+        return self.grid.depth
+
+    def step_kind(self, index: int) -> int:
+        """The kind of step of token number `index`: by default, which token of its position it is."""
+        return index % self.grid.depth
 
     def compile_step(self) -> None:
         """Compile `next_logits`, for this object only."""
@@ -77,12 +86,12 @@ class TokenSampler:
     def __init__(self, prior: AutoregressivePrior, options: SamplingOptions, batch: int) -> None:
         options.check_known(type(prior).__name__, prior.sampling_options)
         self.prior, self.options, self.batch, self.guided = prior, options, batch, options.guidance != 1
-        device, length, depth = prior.device, prior.length, prior.grid.depth
+        device, length = prior.device, prior.length
         self.state = prior.begin(torch.full(((1 + self.guided) * batch,), prior.null, device=device))
         self.uniform = torch.zeros(batch, length, device=device)
         self.given = torch.full((batch, length), -1, device=device)
         self.position = torch.zeros(1, dtype=torch.int64, device=device)
-        self.steps = [Replay(partial(self.draw_next, level), device) for level in range(depth)]
+        self.steps = [Replay(partial(self.draw_next, kind), device) for kind in range(prior.step_kinds)]
 
     @torch.no_grad()
     def __call__(
@@ -96,15 +105,15 @@ class TokenSampler:
         self.uniform.copy_(noise.uniform(prior.length))
         for index in range(prior.length):
             self.position.fill_(index)
-            self.steps[index % grid.depth]()
+            self.steps[prior.step_kind(index)]()
             if progress:
                 progress(index + 1, prior.length)
         return self.state.tokens[: self.batch].reshape(self.batch, *grid.token_shape).clone()
 
-    def draw_next(self, level: int) -> None:
+    def draw_next(self, kind: int) -> None:
         """Draw the token at `position`, unless it is given, and put it into the state. Reads nothing on the host."""
         state, position, batch = self.state, self.position, self.batch
-        logits = self.prior.next_logits(state, position, level).float()
+        logits = self.prior.next_logits(state, position, kind).float()
         if self.guided:
             logits = guide(logits[:batch], logits[batch:], self.options.guidance)
         drawn = draw(probabilities(logits, self.options), self.uniform[:, position].squeeze(1))[:, None]

@@ -91,7 +91,7 @@ def _walk(
     with one_thread(), torch.no_grad():
         state = prior.begin(prior.all_labels(None if label is None else torch.tensor([label]), 1))
         for position in range(int(last) + 1):
-            logits = prior.next_logits(state, torch.tensor([position]), position % prior.grid.depth)
+            logits = prior.next_logits(state, torch.tensor([position]), prior.step_kind(position))
             if coded[position]:
                 yield position, floored(logits[0].double().softmax(-1)), state.tokens[0]
             if progress:

@@ -117,7 +117,7 @@ class Gpt(AutoregressivePrior):
         state.cache = self.transformer.make_cache(len(labels), self.length)
         return state
 
-    def next_logits(self, state: State, position: Tensor, level: int) -> Tensor:
+    def next_logits(self, state: State, position: Tensor, kind: int) -> Tensor:
         before = state.tokens[:, (position - 1).clamp(min=0)]  # (B, 1)
         x = torch.where(position[:, None] == 0, self.classes(state.labels)[:, None], self.tokens(before))
         x = x + self.places(position)

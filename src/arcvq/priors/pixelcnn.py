@@ -6,10 +6,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from arcvq.errors import ArcvqError
 from arcvq.nets.pixelcnn import GatedPixelCnn
+from arcvq.nets.transformer import cache_like
 from arcvq.priors.autoregressive import AutoregressivePrior, State
 from arcvq.priors.prior import Grid, PriorConfig, require_depth_1
 
@@ -44,7 +46,8 @@ class PixelCnnConfig(PriorConfig):
 
 
 class PixelCnn(AutoregressivePrior):
-    """The class and the tokens above and to the left → logits of the next token. A step of sampling runs the network on the whole grid."""
+    """The class and the tokens above and to the left → logits of the next token. A step of sampling computes what is new: at the start of a
+    row the vertical stack in that row, and at each position the horizontal stack there."""
 
     Config: ClassVar[type[PriorConfig]] = PixelCnnConfig
     config: PixelCnnConfig
@@ -74,8 +77,27 @@ class PixelCnn(AutoregressivePrior):
         """What the network has found at each position, (B, width, h, w), from the tokens (B, h, w) before it."""
         return self.net(self.tokens(tokens).permute(0, 3, 1, 2), labels)
 
-    def next_logits(self, state: State, position: Tensor, level: int) -> Tensor:
-        # Later tokens of the state are not drawn yet: whatever they are, nothing here depends on them.
-        features = self.features(state.tokens.unflatten(1, (self.grid.height, self.grid.width)), state.labels)
-        here = features.flatten(2)[:, :, position]  # (B, width, 1)
-        return self.head(here[..., None])[:, :, 0, 0]
+    @property
+    def step_kinds(self) -> int:
+        return 2
+
+    def step_kind(self, index: int) -> int:
+        """1 where a row begins."""
+        return int(index % self.grid.width == 0)
+
+    def begin(self, labels: Tensor) -> State:
+        state = super().begin(labels)
+        like = cache_like(self.tokens.weight)
+        state.cache = self.net.make_cache(len(labels), self.grid.height, self.grid.width, like)
+        return state
+
+    def next_logits(self, state: State, position: Tensor, kind: int) -> Tensor:
+        width = self.grid.width
+        row, column = position // width, position % width
+        if kind == 1:
+            above = (position - width).clamp(min=0) + torch.arange(width, device=position.device)
+            found = self.tokens(state.tokens[:, above]).transpose(1, 2)  # (B, width, w)
+            self.net.begin_row(found * (row > 0), row, state.cache, state.labels)
+        left = self.tokens(state.tokens[:, (position - 1).clamp(min=0)])[:, 0] * (column > 0)
+        here = self.net.step(left, column, state.cache, state.labels)
+        return self.head(here[:, :, None, None])[:, :, 0, 0]

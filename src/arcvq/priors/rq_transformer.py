@@ -123,15 +123,15 @@ class RqTransformer(AutoregressivePrior):
         for transformer in (self.over_positions, self.over_depths):
             transformer.step = torch.compile(transformer.step, dynamic=False)  # type: ignore[method-assign]
 
-    def next_logits(self, state: State, position: Tensor, level: int) -> Tensor:
+    def next_logits(self, state: State, position: Tensor, kind: int) -> Tensor:
         tokens = state.tokens.unflatten(1, (self.grid.positions, self.grid.depth))
         place, depth = position // self.grid.depth, position % self.grid.depth
-        if level == 0:
+        if kind == 0:
             before = self.embed(tokens[:, (place - 1).clamp(min=0)]).sum(2)  # (B, 1, width)
             x = torch.where(place[:, None] == 0, self.classes(state.labels)[:, None], before) + self.places(place)
             x = self.over_positions.step(x, state.cache.positions, place)
         else:
-            x = self.embed(tokens[:, place])[:, :, :level].sum(2)
+            x = self.embed(tokens[:, place])[:, :, :kind].sum(2)
         # What the cache still has of the last position lies behind `depth`, where it is not seen.
         x = self.over_depths.step(x + self.levels(depth), state.cache.depths, depth)
         return self.head(x[:, 0])
