@@ -66,6 +66,7 @@ def result_sections(document: dict[str, Any], results: Results) -> dict[str, lis
         "table13": generation.pixelcnn_table(document, results),
         "photos-128": large.photographs_table(document, results, "photos-128"),
         "photos-128-rates": large.rates_table(document, results),
+        "photos-128-discriminator": large.discriminators_table(document, results),
         "photos": large.photographs_table(document, results, "photos"),
         "priors": generation.priors_table(document, results),
         "aim": generation.aim_table(document, results),

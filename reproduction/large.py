@@ -112,6 +112,28 @@ def rates_table(document: Document, results: Results) -> list[str]:
     return markdown_table(["PSNR, held out", *(f"{rate:g}" for rate in rates), "rate in the study"], rows)
 
 
+def discriminators_table(document: Document, results: Results) -> list[str]:
+    """A row per system and weight of the discriminator's term: PSNR on held-out images before it joins → at the end, at each rate."""
+    table = document["tables"]["photos-128-discriminator"]
+    (data,) = table["data"]
+    found: dict[tuple[str, str], dict[float, str]] = {}
+    for name in table["runs"]:
+        about = document["runs"][name]
+        config = load_config(f"{data}/{about['preset']}", about.get("settings", ()))
+        assert isinstance(config, TokenizerConfig)
+        assert config.adversarial is not None
+        part, steps = config.adversarial, config.training.steps or 0
+        weight = f"{part.weight:g} {'adaptive' if part.adaptive else 'fixed, ramp, LeCam'}"
+        cell = NOT_MEASURED
+        for result in results.get(data, name):
+            before = [each["psnr"] for each in result.evaluations if each["step"] <= part.start * steps]
+            cell = f"{before[-1]:.2f} → {result.evaluations[-1]['psnr']:.2f}"
+        found.setdefault((f"`{about['preset']}`", weight), {})[config.training.learning_rate] = cell
+    rates = sorted({rate for cells in found.values() for rate in cells})
+    rows = [[*names, *(cells.get(rate, NOT_MEASURED) for rate in rates)] for names, cells in found.items()]
+    return markdown_table(["system", "weight of its term", *(f"{rate:g}" for rate in rates)], rows, left=2)
+
+
 def learning_rate(document: Document, data: str, run: str) -> float:
     """The learning rate of a run of the list."""
     about = document["runs"][run]

@@ -21,7 +21,7 @@ from reproduction.__main__ import main
 from reproduction.documents import measured_line, result_sections
 from reproduction.results import GENERATION, Results
 from reproduction.rows import csv_text
-from reproduction.runs import RUNS_FILE, Measuring, Run, select_runs
+from reproduction.runs import ROOT, RUNS_FILE, Measuring, Run, select_runs
 from reproduction.tables import bits_of, printed_rows
 
 LIST: dict[str, Any] = read_json(RUNS_FILE, "the list of runs")
@@ -89,9 +89,26 @@ def test_every_system_of_the_rates_has_three_at_the_same_effort() -> None:
         config = run.config(Path("runs"))
         assert isinstance(config, TokenizerConfig)
         assert (config.training.steps, config.data.holdout, run.abroad) == (500, 512, False)
+        assert config.adversarial is None
         rates.setdefault(run.preset, []).append(config.training.learning_rate)
     assert list(rates) == [LIST["runs"][name]["preset"] for name in LIST["tables"]["photos-128"]["runs"]]
     assert all(each == [1e-4, 2e-4, 4e-4] for each in rates.values())
+
+
+def test_trials_of_the_discriminator_have_an_evaluation_before_it_joins() -> None:
+    for run in select_runs("photos-128-discriminator"):
+        config = run.config(Path("runs"))
+        assert isinstance(config, TokenizerConfig)
+        assert config.adversarial is not None
+        assert (config.training.steps, config.training.evaluations, config.adversarial.start) == (500, 2, 0.5)
+
+
+def test_table_of_the_discriminator_shows_both_evaluations() -> None:
+    rows = large.discriminators_table(LIST, Results(ROOT / "results"))
+    (row,) = (row for row in rows if "`arcvq-vqgan`" in row)
+    log = (ROOT / "results/photos-128/joining-arcvq-vqgan-lr1e-4-seed1.metrics.jsonl").read_text().splitlines()
+    psnr = {line["step"]: f"{line['psnr']:.2f}" for line in map(json.loads, log)}
+    assert [cell.strip() for cell in row.strip("|").split("|")][2] == f"{psnr[250]} → {psnr[500]}"
 
 
 @pytest.mark.parametrize("key", ["photos-128", "photos-128-others", "photos"])

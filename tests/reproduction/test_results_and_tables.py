@@ -52,7 +52,7 @@ def test_every_result_is_a_row() -> None:
 
 def test_results_page_is_short_and_prose_numbers_are_in_tables() -> None:
     page = (ROOT / "RESULTS.md").read_text()
-    assert len(page.splitlines()) <= 440
+    assert len(page.splitlines()) <= 450
     written = re.findall(r"<!-- (\S+):begin -->(.*?)<!-- \1:end -->", page, re.S)
     tables = "".join(text for _, text in written)
     prose = re.sub(r"<!-- (\S+):begin -->.*?<!-- \1:end -->", "", page, flags=re.S)
