@@ -107,6 +107,13 @@ def test_norm_histograms_separate_used_and_unused_codes(collapsed: RunHistory, h
     assert axes[0].get_xscale() == "log"  # 0.01 to 4
 
 
+def test_norm_histograms_show_the_highest_bar_of_any_panel(collapsed: RunHistory, healthy: RunHistory) -> None:
+    for runs in ([collapsed, healthy], [healthy, collapsed]):
+        panels = analysis.norm_histograms(runs).axes
+        bars = [outline.get_data().values.max() for panel in panels for outline in panel.patches]
+        assert all(panel.get_ylim()[1] > max(bars) for panel in panels)
+
+
 def test_huge_ball_radius_stays_off_axis(healthy: RunHistory, monkeypatch: pytest.MonkeyPatch) -> None:
     near = analysis.norm_histograms([healthy]).axes[1].get_xlim()
     monkeypatch.setattr(RunHistory, "ball_radius_at", lambda self, step: 3.4e38)

@@ -39,11 +39,11 @@ def norm_histograms(runs: Sequence[RunHistory]) -> Figure:
             style_axes(axes, title=f"{run.name}, step {snapshot.step:,}")
             if logarithmic:
                 axes.set_xscale("log")
-            # A log scale that starts below one code: a few used codes stay visible beside hundreds of unused ones.
             axes.set_yscale("log")
-            axes.set_ylim(bottom=0.7)
             add_legend(axes, loc="best")
         row[0].set_ylabel("codes", fontsize=11, color=TEXT_COLOUR)
+    # A log scale that starts below one code: a few used codes stay visible beside hundreds of unused ones.
+    rows[0][0].set_ylim(bottom=0.7)
     for axes in rows[-1]:
         axes.set_xlabel("ℓ2 norm of the code" + (" (log scale)" if logarithmic else ""), fontsize=11, color=TEXT_COLOUR)
     return figure
