@@ -21,6 +21,7 @@ SEVERITY_SYMBOLS = {"critical": "✕", "warning": "!", "note": "i"}
 
 # A figure is then as wide as the page's column, and a page of two runs takes 2 to 3 MB.
 DOTS_PER_INCH = 110
+PHONE_DOTS_PER_INCH = 125  # a phone shows several dots to a pixel of the page
 
 Section = tuple[str, str, str]  # anchor, heading, inner HTML
 
@@ -186,7 +187,7 @@ def _finding_item(finding: Finding) -> str:
 def figure_section(illustration: Illustration) -> Section:
     """A section with the figure, its narrow version for phones, and its caption."""
     wide = data_uri(render_png(illustration.figure, DOTS_PER_INCH))
-    narrow = data_uri(render_png(illustration.narrow or stack_panels(illustration.figure), DOTS_PER_INCH))
+    narrow = data_uri(render_png(illustration.narrow or stack_panels(illustration.figure), PHONE_DOTS_PER_INCH))
     content = (
         f'<figure><picture><source media="(max-width: 640px)" srcset="{narrow}">'
         f'<img src="{wide}" alt="{escape(illustration.alt)}"></picture>'
