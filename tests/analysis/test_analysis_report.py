@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 
 from arcvq.analysis import EvaluationResult, RunHistory, illustrations, write_report
 from arcvq.analysis.comparison import compare_metrics
+from arcvq.analysis.page import settings_table
 from arcvq.analysis.settings import differing_settings
 from arcvq.errors import ArcvqError
 
@@ -29,7 +30,7 @@ class Page(HTMLParser):
         self.elements: list[tuple[str, dict[str, str | None]]] = []
         self.words: list[str] = []
         self.folded: list[str] = []  # text inside <details>
-        self.feed(text)
+        self.feed(text.replace("<wbr>", ""))
         self.close()
         assert self.open == []
 
@@ -219,6 +220,21 @@ def test_settings_table_lists_only_differences(collapsed: RunHistory, healthy: R
     assert rows["quantizer.arc.margin"] == ["—", "0.1"]
     assert not any(key.startswith(("training", "data", "autoencoder", "objective")) for key in rows)
     assert differing_settings([healthy, healthy]) == []
+
+
+def test_keys_of_settings_break_after_dots(report_file: Path) -> None:
+    assert "<code>quantizer.<wbr>arc.<wbr>margin</code>" in report_file.read_text(encoding="utf-8")
+
+
+def test_heads_of_tables_wrap_on_a_phone_only_where_they_are_crowded(healthy: RunHistory) -> None:
+    def table(*names: str) -> str:
+        return settings_table(
+            [dataclasses.replace(healthy, name=name) for name in names], [("key", ["1"] * len(names))]
+        )
+
+    assert "<table>" in table("vq-vae", "arcvq-vae")
+    assert '<table class="crowded">' in table("vq-vae", "arcvq-vae-seed1")
+    assert '<table class="crowded">' in table("a", "b", "c")
 
 
 @pytest.mark.usefixtures("quick_figures")
