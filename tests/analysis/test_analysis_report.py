@@ -165,6 +165,16 @@ def test_captions_state_numbers(collapsed: RunHistory, healthy: RunHistory, pict
 
 
 @pytest.mark.usefixtures("quick_figures")
+def test_caption_of_reconstructions_counts_the_images_of_both_figures(pictures: Pictures) -> None:
+    def caption(count: int) -> str:
+        originals, reconstructions = pictures[0][:count], {name: images[:count] for name, images in pictures[1].items()}
+        return illustrations.reconstructions_illustration(originals, reconstructions, {}).caption
+
+    assert "Mean PSNR over 8 images, of which a narrow screen shows 5: vq-vae " in caption(8)
+    assert "Mean PSNR over 5 images: vq-vae " in caption(5)
+
+
+@pytest.mark.usefixtures("quick_figures")
 def test_caption_warns_of_different_objectives(collapsed: RunHistory, healthy: RunHistory) -> None:
     other = dataclasses.replace(healthy, config={**healthy.config, "objective": {"reconstruction": "l1"}})
     assert "nor are the reconstruction terms" in illustrations.losses_illustration([collapsed, other]).caption
