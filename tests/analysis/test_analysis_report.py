@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from arcvq.analysis import EvaluationResult, RunHistory, illustrations, write_report
 from arcvq.analysis.comparison import compare_metrics
-from arcvq.analysis.page import settings_table
+from arcvq.analysis.page import generated_section, settings_table
 from arcvq.analysis.settings import differing_settings
 from arcvq.errors import ArcvqError
 
@@ -172,6 +172,12 @@ def test_caption_of_reconstructions_counts_the_images_of_both_figures(pictures: 
 
     assert "Mean PSNR over 8 images, of which a narrow screen shows 5: vq-vae " in caption(8)
     assert "Mean PSNR over 5 images: vq-vae " in caption(5)
+
+
+def test_generated_images_are_enlarged_by_whole_factors_of_their_width() -> None:
+    section = generated_section(torch.zeros(1, 60, 100, dtype=torch.uint8), "Made of noise.")[2]
+    assert '<figure><picture><img class="generated" style="--width: 100px" ' in section
+    Page(section)
 
 
 @pytest.mark.usefixtures("quick_figures")

@@ -209,8 +209,9 @@ def generated_section(
     pixels: Tensor, caption: str, anchor: str = "generated", title: str = "Generated images"
 ) -> Section:
     """A section with a picture of generated images, uint8 (1 or 3, H, W)."""
-    image = f'<img class="generated" src="{data_uri(encode_png(pixels))}" alt="A grid of generated images.">'
-    content = f"<figure>{image}<figcaption>{escape(caption)}</figcaption></figure>"
+    size = f'style="--width: {pixels.shape[-1]}px"'
+    image = f'<img class="generated" {size} src="{data_uri(encode_png(pixels))}" alt="A grid of generated images.">'
+    content = f"<figure><picture>{image}</picture><figcaption>{escape(caption)}</figcaption></figure>"
     return anchor, title, content
 
 
