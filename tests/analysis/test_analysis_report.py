@@ -234,6 +234,7 @@ def test_settings_table_lists_only_differences(collapsed: RunHistory, healthy: R
     rows = dict(differing_settings([collapsed, healthy]))
     assert rows["system"] == ["vq-vae", "arcvq-vae"]
     assert rows["quantizer.arc.margin"] == ["—", "0.1"]
+    assert rows["quantizer.arc"] == ["none", "present"]
     assert not any(key.startswith(("training", "data", "autoencoder", "objective")) for key in rows)
     assert differing_settings([healthy, healthy]) == []
 
