@@ -1,5 +1,6 @@
 """The numbers inside the figures, and figures of broken codebooks."""
 
+import dataclasses
 import itertools
 import re
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 import torch
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from safetensors.torch import save_file
 
 from arcvq import analysis
@@ -105,6 +107,13 @@ def test_norm_histograms_separate_used_and_unused_codes(collapsed: RunHistory, h
     radius = [line.get_xdata()[0] for line in axes[3].lines]
     assert radius == pytest.approx([np.exp(0.12)])
     assert axes[0].get_xscale() == "log"  # 0.01 to 4
+
+
+def test_norm_histograms_show_the_highest_bar_of_any_panel(collapsed: RunHistory, healthy: RunHistory) -> None:
+    for runs in ([collapsed, healthy], [healthy, collapsed]):
+        panels = analysis.norm_histograms(runs).axes
+        bars = [outline.get_data().values.max() for panel in panels for outline in panel.patches]
+        assert all(panel.get_ylim()[1] > max(bars) for panel in panels)
 
 
 def test_huge_ball_radius_stays_off_axis(healthy: RunHistory, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,6 +234,51 @@ def test_stacked_panels_are_one_column(
     boxes = [axes.get_position() for axes in stacked.axes if axes.get_title(loc="left")]
     assert all(below.y1 <= above.y0 for above, below in itertools.pairwise(boxes))
     assert stacked.get_figwidth() < 6
+
+
+# What a figure may take of a screen of 420 pixels, whose text should be no smaller than 11.
+PHONE_PIXELS, READABLE_PIXELS = 374, 11
+
+
+@pytest.mark.parametrize("make_figure", FIGURES)
+def test_stacked_panels_are_readable_on_a_phone(
+    make_figure: MakeFigure, collapsed: RunHistory, healthy: RunHistory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedding, "MAP_LIMIT", 9)
+    figure = stack_panels(make_figure([collapsed, healthy]))
+    analysis.render_png(figure, 30)  # writes the ticks
+    pixels_per_point = PHONE_PIXELS / figure.get_figwidth() / 72
+    texts = [text for text in figure.findobj(Text) if isinstance(text, Text) and text.get_text()]
+    small = [text for text in texts if text.get_fontsize() * pixels_per_point < READABLE_PIXELS]
+    assert small == []
+    assert [text.get_text() for text in texts if "$" in text.get_text()] == []  # the exponent of 10⁻² would be smaller
+
+
+def test_long_texts_of_stacked_panels_stay_inside(healthy: RunHistory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedding, "MAP_LIMIT", 9)
+    runs = [dataclasses.replace(healthy, name=f"cifar10-arcvq-scaffold-rotation-seed{seed}") for seed in range(3)]
+    for make_figure in (analysis.code_frequency, analysis.norm_histograms, analysis.codebook_map):
+        figure = stack_panels(make_figure(runs))
+        analysis.render_png(figure, 30)  # places the texts
+        for axes in figure.axes:
+            box = axes.get_tightbbox()
+            assert box is not None
+            assert figure.bbox.x0 <= box.x0 < box.x1 <= figure.bbox.x1
+            assert axes.get_position().width > 0.75
+
+
+def test_stacked_norms_have_all_labels(collapsed: RunHistory, healthy: RunHistory) -> None:
+    figure = stack_panels(analysis.norm_histograms([collapsed, healthy]))
+    assert [axes.get_ylabel() for axes in figure.axes] == ["codes"] * 4
+    assert [axes.get_xlabel() for axes in figure.axes] == ["ℓ2 norm of the code (log scale)"] * 4
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_stacked_heat_maps_leave_no_blank_band(healthy: RunHistory, count: int) -> None:
+    figure = stack_panels(analysis.pairwise_distances([healthy] * count))
+    analysis.render_png(figure, 30)  # lays the panels out
+    blank = 1.0 - sum(axes.get_position().height for axes in figure.axes[:count])
+    assert blank * figure.get_figheight() < count  # inches for title and label
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 
 from arcvq.analysis import EvaluationResult, RunHistory, illustrations, write_report
 from arcvq.analysis.comparison import compare_metrics
+from arcvq.analysis.page import generated_section, settings_table
 from arcvq.analysis.settings import differing_settings
 from arcvq.errors import ArcvqError
 
@@ -29,7 +30,7 @@ class Page(HTMLParser):
         self.elements: list[tuple[str, dict[str, str | None]]] = []
         self.words: list[str] = []
         self.folded: list[str] = []  # text inside <details>
-        self.feed(text)
+        self.feed(text.replace("<wbr>", ""))
         self.close()
         assert self.open == []
 
@@ -164,6 +165,22 @@ def test_captions_state_numbers(collapsed: RunHistory, healthy: RunHistory, pict
 
 
 @pytest.mark.usefixtures("quick_figures")
+def test_caption_of_reconstructions_counts_the_images_of_both_figures(pictures: Pictures) -> None:
+    def caption(count: int) -> str:
+        originals, reconstructions = pictures[0][:count], {name: images[:count] for name, images in pictures[1].items()}
+        return illustrations.reconstructions_illustration(originals, reconstructions, {}).caption
+
+    assert "Mean PSNR over 8 images, of which a narrow screen shows 5: vq-vae " in caption(8)
+    assert "Mean PSNR over 5 images: vq-vae " in caption(5)
+
+
+def test_generated_images_are_enlarged_by_whole_factors_of_their_width() -> None:
+    section = generated_section(torch.zeros(1, 60, 100, dtype=torch.uint8), "Made of noise.")[2]
+    assert '<figure><picture><img class="generated" style="--width: 100px" ' in section
+    Page(section)
+
+
+@pytest.mark.usefixtures("quick_figures")
 def test_caption_warns_of_different_objectives(collapsed: RunHistory, healthy: RunHistory) -> None:
     other = dataclasses.replace(healthy, config={**healthy.config, "objective": {"reconstruction": "l1"}})
     assert "nor are the reconstruction terms" in illustrations.losses_illustration([collapsed, other]).caption
@@ -217,8 +234,24 @@ def test_settings_table_lists_only_differences(collapsed: RunHistory, healthy: R
     rows = dict(differing_settings([collapsed, healthy]))
     assert rows["system"] == ["vq-vae", "arcvq-vae"]
     assert rows["quantizer.arc.margin"] == ["—", "0.1"]
+    assert rows["quantizer.arc"] == ["none", "present"]
     assert not any(key.startswith(("training", "data", "autoencoder", "objective")) for key in rows)
     assert differing_settings([healthy, healthy]) == []
+
+
+def test_keys_of_settings_break_after_dots(report_file: Path) -> None:
+    assert "<code>quantizer.<wbr>arc.<wbr>margin</code>" in report_file.read_text(encoding="utf-8")
+
+
+def test_heads_of_tables_wrap_on_a_phone_only_where_they_are_crowded(healthy: RunHistory) -> None:
+    def table(*names: str) -> str:
+        return settings_table(
+            [dataclasses.replace(healthy, name=name) for name in names], [("key", ["1"] * len(names))]
+        )
+
+    assert "<table>" in table("vq-vae", "arcvq-vae")
+    assert '<table class="crowded">' in table("vq-vae", "arcvq-vae-seed1")
+    assert '<table class="crowded">' in table("a", "b", "c")
 
 
 @pytest.mark.usefixtures("quick_figures")

@@ -13,7 +13,7 @@ from arcvq.analysis.figures.distances import DISTANCE_LIMIT, pairwise_distances
 from arcvq.analysis.figures.embedding import MAP_LIMIT, codebook_map
 from arcvq.analysis.figures.frequency import code_frequency
 from arcvq.analysis.figures.norms import norm_histograms
-from arcvq.analysis.figures.reconstructions import MAX_IMAGES, mean_psnr, reconstruction_grid
+from arcvq.analysis.figures.reconstructions import MAX_IMAGES, PHONE_IMAGES, mean_psnr, reconstruction_grid
 from arcvq.analysis.figures.training import loss_curves, quality_over_time, usage_over_time
 from arcvq.analysis.history import RunHistory
 from arcvq.analysis.snapshot import FloatArray, Snapshot
@@ -58,11 +58,12 @@ def reconstructions_illustration(
     psnrs = "; ".join(
         f"{name} {mean_psnr(originals[:shown], images[:shown]):.2f} dB" for name, images in reconstructed.items()
     )
+    fewer = f", of which a narrow screen shows {PHONE_IMAGES}" if shown > PHONE_IMAGES else ""
     return Illustration(
         "reconstructions",
         "Reconstructions",
         reconstruction_grid(originals, reconstructed, positions),
-        f"Test images and their reconstructions by each run. Mean PSNR of the {shown} images: {psnrs}.",
+        f"Test images and their reconstructions by each run. Mean PSNR over {shown} images{fewer}: {psnrs}.",
         f"Grid of images: originals in the first row, then one row of reconstructions for each of {' and '.join(reconstructed)}.",
         narrow=reconstruction_grid(originals, reconstructed, positions, narrow=True),
     )

@@ -21,6 +21,10 @@ SEVERITY_SYMBOLS = {"critical": "✕", "warning": "!", "note": "i"}
 
 # A figure is then as wide as the page's column, and a page of two runs takes 2 to 3 MB.
 DOTS_PER_INCH = 110
+PHONE_DOTS_PER_INCH = 125  # a phone shows several dots to a pixel of the page
+
+# From so many runs on, or characters of a run's name, the heads of a table are wrapped on a phone.
+CROWDED_RUNS, CROWDED_NAME = 3, 11
 
 Section = tuple[str, str, str]  # anchor, heading, inner HTML
 
@@ -130,7 +134,11 @@ def settings_table(runs: Sequence[RunHistory], rows: Sequence[tuple[str, Sequenc
     """An HTML table of settings that differ: a row per setting, a column per run."""
     if not rows:
         return f"<p>{'All resolved settings are the same.' if len(runs) > 1 else 'There is only one run.'}</p>"
-    lines = [[f"<code>{escape(text)}</code>" for text in (key, *values)] for key, values in rows]
+    lines = [
+        # A long key may break after its dots.
+        [f"<code>{text}</code>" for text in (escape(key).replace(".", ".<wbr>"), *map(escape, values))]
+        for key, values in rows
+    ]
     return f"<p>Every other resolved setting is the same in all runs.</p>{_run_table(runs, 'setting', lines)}"
 
 
@@ -145,7 +153,9 @@ def _run_table(runs: Sequence[RunHistory], first_heading: str, rows: Iterable[Se
         f'<tr><th scope="row">{name}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>' for name, *cells in rows
     )
     title = f"<caption>{caption}</caption>" if caption else ""
-    return f'<div class="scroll"><table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    crowded = len(runs) >= CROWDED_RUNS or any(len(run.name) >= CROWDED_NAME for run in runs)
+    table = '<table class="crowded">' if crowded else "<table>"
+    return f'<div class="scroll">{table}{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def _metric_row_cells(row: Row) -> list[str]:
@@ -186,7 +196,7 @@ def _finding_item(finding: Finding) -> str:
 def figure_section(illustration: Illustration) -> Section:
     """A section with the figure, its narrow version for phones, and its caption."""
     wide = data_uri(render_png(illustration.figure, DOTS_PER_INCH))
-    narrow = data_uri(render_png(illustration.narrow or stack_panels(illustration.figure), DOTS_PER_INCH))
+    narrow = data_uri(render_png(illustration.narrow or stack_panels(illustration.figure), PHONE_DOTS_PER_INCH))
     content = (
         f'<figure><picture><source media="(max-width: 640px)" srcset="{narrow}">'
         f'<img src="{wide}" alt="{escape(illustration.alt)}"></picture>'
@@ -199,8 +209,9 @@ def generated_section(
     pixels: Tensor, caption: str, anchor: str = "generated", title: str = "Generated images"
 ) -> Section:
     """A section with a picture of generated images, uint8 (1 or 3, H, W)."""
-    image = f'<img class="generated" src="{data_uri(encode_png(pixels))}" alt="A grid of generated images.">'
-    content = f"<figure>{image}<figcaption>{escape(caption)}</figcaption></figure>"
+    size = f'style="--width: {pixels.shape[-1]}px"'
+    image = f'<img class="generated" {size} src="{data_uri(encode_png(pixels))}" alt="A grid of generated images.">'
+    content = f"<figure><picture>{image}</picture><figcaption>{escape(caption)}</figcaption></figure>"
     return anchor, title, content
 
 

@@ -6,14 +6,21 @@ from typing import Any
 from arcvq.analysis.history import RunHistory
 
 ABSENT = "—"
+PRESENT = "present"  # a section, where another run has none
 
 
 def differing_settings(runs: Sequence[RunHistory]) -> list[tuple[str, list[str]]]:
     """Rows of (dotted key, the value in each run) for every setting that is not the same in all runs."""
     flat = [flatten_settings(run.config) for run in runs]
     keys = dict.fromkeys(key for settings in flat for key in settings)  # unlike a set, keeps the order
-    rows = [(key, [settings.get(key, ABSENT) for settings in flat]) for key in keys]
+    rows = [(key, [_value(settings, key) for settings in flat]) for key in keys]
     return [(key, values) for key, values in rows if len(set(values)) > 1]
+
+
+def _value(settings: Mapping[str, str], key: str) -> str:
+    """The value of a dotted key in flat settings, or whether it names a section of them."""
+    section = any(each.startswith(f"{key}.") for each in settings)
+    return settings.get(key, PRESENT if section else ABSENT)
 
 
 def flatten_settings(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

@@ -56,4 +56,4 @@ def draw_numbers(
     if is_log:
         axes.set_yscale("log")
         values = np.concatenate(drawn)
-        format_log_axis(axes, float(values.max() / values.min()))
+        format_log_axis(axes.yaxis, float(values.max() / values.min()))

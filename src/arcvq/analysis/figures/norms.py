@@ -17,6 +17,7 @@ from arcvq.analysis.figures.style import (
     show_message,
     style_axes,
 )
+from arcvq.analysis.figures.training import format_log_axis
 from arcvq.analysis.history import RunHistory
 from arcvq.analysis.snapshot import FloatArray, Snapshot
 
@@ -39,11 +40,14 @@ def norm_histograms(runs: Sequence[RunHistory]) -> Figure:
             style_axes(axes, title=f"{run.name}, step {snapshot.step:,}")
             if logarithmic:
                 axes.set_xscale("log")
-            # A log scale that starts below one code: a few used codes stay visible beside hundreds of unused ones.
             axes.set_yscale("log")
-            axes.set_ylim(bottom=0.7)
             add_legend(axes, loc="best")
         row[0].set_ylabel("codes", fontsize=11, color=TEXT_COLOUR)
+    # A log scale that starts below one code: a few used codes stay visible beside hundreds of unused ones.
+    bottom, top = rows[0][0].set_ylim(bottom=0.7)
+    format_log_axis(rows[0][0].yaxis, max(top / bottom, 3.0))  # codes are counted in whole numbers
+    if logarithmic:
+        format_log_axis(rows[0][0].xaxis, edges[-1] / edges[0])
     for axes in rows[-1]:
         axes.set_xlabel("ℓ2 norm of the code" + (" (log scale)" if logarithmic else ""), fontsize=11, color=TEXT_COLOUR)
     return figure

@@ -1,12 +1,14 @@
 """Colours, sizes and helpers that all figures share. Styles are set on each artist, never in matplotlib's global settings."""
 
 from io import BytesIO
+from textwrap import fill
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.text import Text
 
 # Okabe and Ito's colour-blind-safe colours that are readable as lines on white. A run's position picks its colour.
 RUN_COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
@@ -16,7 +18,9 @@ MUTED_COLOUR = "#6B7280"
 GRID_COLOUR = "#E5E7EB"
 
 PAGE_WIDTH = 10.8  # inches; at 100 CSS pixels to the inch, the width of the report's column
-PHONE_WIDTH = 5.2
+PHONE_WIDTH = 4.6  # on a screen of 420 pixels a tick's label is then 11 high
+PHONE_HEIGHT = 4.2  # the most for a panel: a square map then has no blank band above and below
+PHONE_CHARACTERS = 38  # longer texts are wrapped, so that they end within the figure
 TITLE_SIZE = 12.5
 LABEL_SIZE = 11
 TICK_SIZE = 10
@@ -40,7 +44,7 @@ def stack_panels(figure: Figure) -> Figure:
     panels = [axes for axes in figure.axes if axes.get_subplotspec() is not None]
     shown = [axes for axes in panels if axes.axison or axes.get_legend() or axes.texts]
     rows = panels[0].get_subplotspec().get_gridspec().nrows  # type: ignore[union-attr]
-    height = figure.get_figheight() / rows
+    height = min(figure.get_figheight() / rows, PHONE_HEIGHT)
     for axes in panels:
         if axes not in shown:
             axes.remove()
@@ -49,6 +53,12 @@ def stack_panels(figure: Figure) -> Figure:
         axes.set_subplotspec(grid[row])
         if axes.axison:
             axes.tick_params(labelleft=True, labelbottom=True)
+            # Of panels that share an axis, only the outer ones have its label.
+            axes.set_xlabel(max(each.get_xlabel() for each in axes.get_shared_x_axes().get_siblings(axes)))
+            axes.set_ylabel(max(each.get_ylabel() for each in axes.get_shared_y_axes().get_siblings(axes)))
+        for text in axes.findobj(Text):
+            if isinstance(text, Text) and len(text.get_text()) > PHONE_CHARACTERS:
+                text.set_text(fill(text.get_text(), PHONE_CHARACTERS))
     figure.set_size_inches(PHONE_WIDTH, height * len(shown))
     return figure
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
@@ -144,7 +145,7 @@ def _draw_loss(axes: Axes, runs: Sequence[RunHistory], term: str) -> None:
         show_message(axes, "no positive value to draw")
     elif is_log:
         axes.set_yscale("log")
-        format_log_axis(axes, float(all_values.max() / all_values.min()))
+        format_log_axis(axes.yaxis, float(all_values.max() / all_values.min()))
 
 
 def draw_smoothed(
@@ -163,11 +164,11 @@ def format_step_axis(axes: Axes) -> None:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step:,.0f}"))
 
 
-def format_log_axis(axes: Axes, ratio: float) -> None:
-    """Label a logarithmic y axis with a few plain numbers; `ratio` is largest over smallest value."""
+def format_log_axis(axis: Axis, ratio: float) -> None:
+    """Label a logarithmic axis with a few plain numbers; `ratio` is largest over smallest value."""
     if ratio < 3:
-        axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
+        axis.set_major_locator(MaxNLocator(nbins=5))
     else:
-        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if ratio < 100 else (1.0,), numticks=9))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.yaxis.set_minor_formatter(NullFormatter())
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if ratio < 100 else (1.0,), numticks=9))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
