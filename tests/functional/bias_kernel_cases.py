@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from arcvq import ArcvqError, functional
+from arcvq import functional
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # Odd sizes, one row, more channels than a tile has, more rows than a part has.
@@ -53,11 +53,27 @@ def test_gradient_of_any_layout_is_used() -> None:
     assert all(torch.equal(*pair) for pair in zip(found, expected))
 
 
-def test_second_derivative_of_bias_is_refused() -> None:
-    x, _, _, bias = random_inputs(SHAPES[0], torch.float32)
-    leaf = bias.requires_grad_()
-    (gradient,) = torch.autograd.grad(
-        functional.add_bias(x, leaf, backend="triton").square().sum(), leaf, create_graph=True
-    )
-    with pytest.raises(ArcvqError, match="add_bias has no second derivative"):
-        gradient.sum().backward()
+def test_second_derivative_is_that_of_the_reference() -> None:
+    x, other, _, bias = random_inputs(SHAPES[0], torch.float32)
+    found = []
+    for backend in ("triton", "reference"):
+        leaves = [each.clone().requires_grad_() for each in (x, bias, other)]
+        y = functional.add_bias(*leaves, backend=backend).pow(3).sum()
+        first = torch.autograd.grad(y, leaves, create_graph=True)
+        found.append(torch.autograd.grad(sum(each.square().sum() for each in first), leaves))
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("with_other", [False, True])
+def test_convolution_with_kernels_is_torchs(with_other: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("arcvq.functional.bias.choose_backend", lambda *_: "triton")
+    x, other, grad, bias = random_inputs((2, 6, 5, 7), torch.float32)
+    weight = torch.randn(6, 6, 3, 3, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    found = []
+    for convolve in (functional.conv2d, torch.nn.functional.conv2d):
+        leaves = [each.clone().requires_grad_() for each in (x, weight, bias, *([other] if with_other else []))]
+        ours = {"other": leaves[3]} if with_other and convolve is functional.conv2d else {}
+        y = convolve(*leaves[:3], 1, 1, **ours)
+        y = y + leaves[3] if with_other and not ours else y
+        found.append([y, *torch.autograd.grad(y, leaves, grad)])
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)

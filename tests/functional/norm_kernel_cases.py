@@ -122,6 +122,15 @@ def test_kernels_equal_reference(dtype: torch.dtype) -> None:
     assert_close(results(inputs, 32, activation="silu", backend="triton"), expected, coarse, coarse)
 
 
+def test_norm_adds_the_bias_of_the_convolution_before() -> None:
+    x, _, weight, bias, offset = random_inputs((2, 6, 5, 7), offset=True)
+    kernel = torch.randn(6, 6, 1, 1, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    with torch.backends.cudnn.flags(allow_tf32=False):
+        expected, bare = (torch.nn.functional.conv2d(x, kernel, each) for each in (offset, None))
+    found = functional.group_norm(bare, 3, weight, bias, offset=offset, backend="triton")
+    torch.testing.assert_close(found, functional.group_norm(expected, 3, weight, bias, backend="reference"))
+
+
 def test_nan_stays_in_its_group() -> None:
     x, _, weight, bias = random_inputs((2, 6, 5, 7))
     x[1, 2, 3, 3] = float("nan")

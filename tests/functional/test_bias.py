@@ -22,11 +22,25 @@ def test_sum_is_that_of_broadcasting(layout: torch.memory_format) -> None:
 
 
 @pytest.mark.parametrize(
-    "shapes", [((2, 6), (6,)), ((2, 6, 4, 5), (5,)), ((2, 6, 4, 5), (6,), (2, 6, 4, 4))], ids=["x", "bias", "other"]
+    ("shapes", "fact"),
+    [
+        (((2, 6), (6,)), r"bias \(C,\)"),
+        (((2, 6, 4, 5), (5,)), r"bias \(C,\)"),
+        (((2, 6, 4, 5), (6,), (2, 6, 1, 1)), r"of shape \(2, 6, 4, 5\)"),
+    ],
 )
-def test_wrong_shape_raises(shapes: tuple[tuple[int, ...], ...]) -> None:
-    with pytest.raises(ArcvqError, match=r"bias \(C,\)"):
+def test_wrong_shape_raises(shapes: tuple[tuple[int, ...], ...], fact: str) -> None:
+    with pytest.raises(ArcvqError, match=fact):
         functional.add_bias(*(torch.zeros(shape) for shape in shapes))
+
+
+def test_convolution_adds_only_what_has_its_shape() -> None:
+    x, weight = torch.zeros(1, 3, 4, 4), torch.zeros(2, 3, 3, 3)
+    assert functional.conv2d(x, weight, None, 2).shape == (1, 2, 1, 1)  # the positions are torch's
+    with pytest.raises(ArcvqError, match=r"of shape \(1, 2, 2, 2\)"):
+        functional.conv2d(x, weight, other=torch.zeros(1, 2, 1, 1))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert functional.conv2d(x, weight, other=torch.zeros(1, 2, 2, 2)).dtype == torch.bfloat16
 
 
 def test_feature_convolution_is_torchs() -> None:
@@ -37,7 +51,7 @@ def test_feature_convolution_is_torchs() -> None:
     assert torch.equal(ours(x), theirs(x))
     assert torch.equal(ours(x, theirs(x)), 2 * theirs(x))
     assert ours.bias is not None
-    torch.testing.assert_close(ours.without_bias(x) + ours.bias[:, None, None], theirs(x))
+    torch.testing.assert_close(ours(x, with_bias=False) + ours.bias[:, None, None], theirs(x))
 
 
 @pytest.mark.parametrize("with_other", [False, True])

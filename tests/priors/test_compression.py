@@ -1,6 +1,7 @@
 """Compressed pictures decode to the same tokens, and nothing else decodes."""
 
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -204,7 +205,7 @@ def test_machine_that_computes_other_probabilities_does_not_call_the_file_damage
 def test_what_wrote_a_file_is_recorded(generator: Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compression, "cpu_model", lambda: "Abacus 3")
     written = Header.unpack(compress(generator, picture(), mode="prior").content)[0].writer
-    assert written.startswith(f"torch {torch.__version__}, ")
+    assert written.startswith(f"arcvq {version('arcvq')}, torch {torch.__version__}, ")
     assert ", Abacus 3, constriction " in written
     assert Header.unpack(compress(generator, picture()).content)[0].writer.startswith("constriction ")
 

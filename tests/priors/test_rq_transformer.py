@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from every_prior import small_generator
+from torch import nn
 
 from arcvq.data import load_images, to_unit
 from arcvq.errors import ArcvqError
@@ -14,6 +15,7 @@ from arcvq.priors import Generator, Grid, Noise, RqTransformer, RqTransformerCon
 from arcvq.priors import rq_transformer as module
 from arcvq.quantizers import GroupedVQConfig, MultichannelVQConfig, QuantizerConfig, ResidualVQConfig
 from arcvq.systems import load_config, train
+from arcvq.tasks.prior import PriorTask
 from arcvq.tokenizers import build_tokenizer
 
 CONFIG = RqTransformerConfig(width=16, layers=1, depth_layers=1, heads=2, dropout=0.0)
@@ -179,6 +181,28 @@ def test_prior_trains_with_soft_targets(depth: int, tmp_path: Path) -> None:
     expected = torch.stack([torch.cat(pair).bincount(minlength=11) for pair in zip(counted, mirrored)])
     found = generator.prior.frequencies / generator.prior.frequencies.sum(1, keepdim=True)
     torch.testing.assert_close(found, expected / expected.sum(1, keepdim=True), atol=0.02, rtol=0)
+
+
+def test_loss_with_soft_targets_is_the_cross_entropy_with_the_drawn_probabilities(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    tokenizer = build_tokenizer(
+        1,
+        SmallConfig(width=16, residual_width=8, latent_dim=8),
+        ResidualVQConfig(codebook_size=11, depth=2),
+        image_size=(28, 28),
+    )
+    grid = Grid(height=2, width=3, codebook_size=11, depth=2, latent_dim=8)
+    config = RqTransformerConfig(width=16, layers=1, depth_layers=1, heads=2, dropout=0.0, soft_targets=0.5)
+    prior = RqTransformer(grid, config).eval()
+    nn.init.normal_(prior.head.weight)
+    task = PriorTask(prior, tokenizer)
+    batch = {"values": torch.randn(4, 8, 2, 3)}
+    with torch.random.fork_rng():
+        found = task.loss("prior", prior, batch, {}, None).loss
+    tokens, targets = tokenizer.quantizer.draw(batch["values"], 0.5)
+    scores = prior.logits(tokens, torch.zeros(4, dtype=torch.int64)).log_softmax(-1)
+    torch.testing.assert_close(found, -(targets.flatten(1, 3) * scores).sum(-1).mean())
+    assert not torch.allclose(found, prior(tokens)["cross_entropy"])
 
 
 def test_soft_targets_need_residual_codes(tmp_path: Path) -> None:

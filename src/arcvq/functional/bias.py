@@ -1,7 +1,6 @@
 """Convolutions whose bias is added in one pass with what else is added there.
 
-A convolution of cuDNN's has no bias: PyTorch adds it afterwards, at a quarter of the speed of memory on channels-last images, and sums
-its gradient as slowly. In VQGAN's training step at 256² these two took an eighth of the time.
+A convolution of cuDNN's has no bias: PyTorch adds it afterwards and sums its gradient in kernels that are slow on channels-last images.
 """
 
 from __future__ import annotations
@@ -14,37 +13,46 @@ from torch import Tensor
 
 from arcvq.errors import ArcvqError
 from arcvq.functional.chunks import Backend, choose_backend
-from arcvq.functional.kernels.calls import on_device, without_second_derivative
+from arcvq.functional.kernels.calls import on_device
 from arcvq.functional.layout import memory_format_of
 
 
 def add_bias(x: Tensor, bias: Tensor, other: Tensor | None = None, *, backend: Backend = "auto") -> Tensor:
     """x (B, C, H, W) + bias (C,) + other, which is shaped like x; in x's dtype. `triton`: CUDA, channels-last."""
-    if x.dim() != 4 or bias.shape != x.shape[1:2] or (other is not None and other.shape != x.shape):
-        shapes = ", ".join(str(tuple(each.shape)) for each in (x, bias, other) if each is not None)
-        raise ArcvqError(f"add_bias takes images (B, C, H, W), a bias (C,) and images of the same shape, got {shapes}")
+    if x.dim() != 4 or bias.shape != x.shape[1:2]:
+        raise ArcvqError(
+            f"add_bias takes images (B, C, H, W) and a bias (C,), got {tuple(x.shape)} and {tuple(bias.shape)}"
+        )
+    other = _like(x, other)
     if uses_kernels(x, backend):
-        same = other is None or other.dtype == x.dtype
-        found: Tensor = _AddBias.apply(x, bias, other if same or other is None else other.to(x.dtype))
+        found: Tensor = _AddBias.apply(x, bias, other)
         return found
     y = x + bias.to(x.dtype)[:, None, None]
-    return y if other is None else y + other.to(x.dtype)
+    return y if other is None else y + other
 
 
 def conv2d(
     x: Tensor,
     weight: Tensor,
-    bias: Tensor | None,
-    other: Tensor | None = None,
-    *,
+    bias: Tensor | None = None,
     stride: int | tuple[int, ...] = 1,
     padding: int | tuple[int, ...] | str = 0,
+    *,
+    other: Tensor | None = None,
 ) -> Tensor:
-    """torch's convolution, with `other` added to the result; the bias by `add_bias` where that has kernels."""
+    """torch's convolution, with `other`, which is shaped like the result, added to it; the bias by `add_bias` where that has kernels."""
     if bias is not None and uses_kernels(x):
         return add_bias(F.conv2d(x, weight, None, stride, padding), bias, other)
     y = F.conv2d(x, weight, bias, stride, padding)
+    other = _like(y, other)
     return y if other is None else other + y
+
+
+def _like(x: Tensor, other: Tensor | None) -> Tensor | None:
+    """What is added to x, in x's dtype. Raises if it has another shape."""
+    if other is not None and other.shape != x.shape:
+        raise ArcvqError(f"expected other images of shape {tuple(x.shape)}, got {tuple(other.shape)}")
+    return None if other is None else other.to(x.dtype)
 
 
 def uses_kernels(x: Tensor, backend: Backend = "auto") -> bool:
@@ -81,5 +89,7 @@ class _AddBias(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> Any:
         (grad,) = grads
         needs_x, needs_bias, needs_other = ctx.needs_input_grad
-        sums = without_second_derivative(_column_sums(grad).to(ctx.bias_dtype), "add_bias") if needs_bias else None
+        sums = None
+        if needs_bias:  # plain where it is differentiated once more
+            sums = (grad.float().sum((0, 2, 3)) if torch.is_grad_enabled() else _column_sums(grad)).to(ctx.bias_dtype)
         return grad if needs_x else None, sums, grad if needs_other else None

@@ -86,7 +86,7 @@ class Lpips(nn.Module):
 
 
 def _convolve(layer: nn.Conv2d, hidden: Tensor) -> Tensor:
-    return conv2d(hidden, layer.weight, layer.bias, stride=layer.stride, padding=layer.padding)
+    return conv2d(hidden, layer.weight, layer.bias, layer.stride, layer.padding)
 
 
 def lpips_network(name: LpipsName = "vgg", *, device: torch.device | str = "cpu", download: bool = False) -> Lpips:

@@ -27,10 +27,10 @@ def apply_norm(norm: nn.Module, x: Tensor, condition: Tensor | None) -> Tensor:
     return norm(x) if condition is None else norm(x, condition)
 
 
-def convolve_and_norm(conv: FeatureConv2d, norm: nn.Module, x: Tensor, condition: Tensor | None) -> Tensor:
-    """A convolution and the norm after it, which adds the convolution's bias where it has kernels."""
-    if type(norm) is GroupNorm and x.is_cuda:
-        return norm(conv.without_bias(x), conv.bias)
+def convolve_and_norm(conv: nn.Module, norm: nn.Module, x: Tensor, condition: Tensor | None) -> Tensor:
+    """A convolution and the norm after it. On a GPU the norm adds the convolution's bias, if it is one that can."""
+    if x.is_cuda and condition is None and type(conv) is FeatureConv2d and type(norm) is GroupNorm:
+        return norm(conv(x, with_bias=False), offset=conv.bias)
     return apply_norm(norm, conv(x), condition)
 
 

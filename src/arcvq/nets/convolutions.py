@@ -22,13 +22,13 @@ from arcvq.functional.precision import compute_dtype, is_exporting, products_are
 class FeatureConv2d(nn.Conv2d):
     """A convolution of large feature maps, whose bias is added together with what else is: see functional.add_bias."""
 
-    def forward(self, x: Tensor, other: Tensor | None = None) -> Tensor:
-        """The convolution of x, with `other` added."""
-        return conv2d(x, self.weight, self.bias, other, stride=self.stride, padding=self.padding)
+    def __init__(self, channels: int, out: int, kernel_size: int, stride: int = 1, padding: int = 0) -> None:
+        super().__init__(channels, out, kernel_size, stride, padding)
 
-    def without_bias(self, x: Tensor) -> Tensor:
-        """The convolution of x alone, for a GroupNorm that adds the bias."""
-        return F.conv2d(x, self.weight, None, self.stride, self.padding)
+    def forward(self, x: Tensor, other: Tensor | None = None, *, with_bias: bool = True) -> Tensor:
+        """The convolution of x, with `other` added; without its bias for a GroupNorm that adds that."""
+        bias = self.bias if with_bias else None
+        return conv2d(x, self.weight, bias, self.stride, self.padding, other=other)
 
 
 class WindowConv2d(nn.Conv2d):

@@ -52,7 +52,8 @@ class DefectContext(NamedTuple):
 class MaskedGroupNorm(GroupNorm):
     """GroupNorm by the statistics of all positions where the mask is True, and by those of the visible positions elsewhere."""
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, mask: Tensor | None = None, *, offset: Tensor | None = None) -> Tensor:
+        x = x if offset is None else x + offset.to(x.dtype)[:, None, None]
         everywhere = super().forward(x)
         return everywhere if mask is None else torch.where(mask, everywhere, self._by_visible(x, mask).to(x.dtype))
 

@@ -19,7 +19,7 @@ class GroupNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(channels))
         self.bias = nn.Parameter(torch.zeros(channels))
 
-    def forward(self, x: Tensor, offset: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, *, offset: Tensor | None = None) -> Tensor:
         """The norm of x, or of x + offset (C,)."""
         parameters = self.groups, self.weight, self.bias, self.eps
         return group_norm(x, *parameters, activation=self.activation, offset=offset)

@@ -13,8 +13,8 @@ from arcvq.functional.precision import without_autocast
 class Upsample2x(nn.Module):
     """(B, C, h, w) → (B, C, 2h, 2w), nearest neighbour, in the memory layout of x.
 
-    Compiled or on a GPU by repetition: the compiler turns the gradient of interpolate into a scatter, and its kernels for channels-last
-    images reach a tenth of the speed of memory.
+    Compiled or on a GPU by repetition: the compiler turns the gradient of interpolate into a scatter, and interpolate's own kernels are
+    slow on channels-last images.
     """
 
     def forward(self, x: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ from arcvq.tokenizers import Tile
 Mode = Literal["portable", "prior"]
 MODES: tuple[Mode, ...] = ("portable", "prior")
 # The last byte is the version of the format.
-MAGIC = b"arcvq\x02"
+MAGIC = b"arcvq\x03"
 # Mode, height, width, class + 1, fingerprint of the model, length of the text about what wrote the file. The text follows, then the
 # checksum of all bytes so far.
 HEADER = struct.Struct("<BIIIQB")
@@ -230,7 +230,8 @@ def writer(mode: Mode) -> str:
     name = f"constriction {version('constriction')}"
     if mode == "portable":
         return name
-    return f"torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()}, {cpu_model()}, {name}"
+    packages = f"arcvq {version('arcvq')}, torch {torch.__version__}"
+    return f"{packages}, {torch.backends.cpu.get_cpu_capability()}, {cpu_model()}, {name}"
 
 
 @cache

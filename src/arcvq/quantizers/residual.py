@@ -110,16 +110,17 @@ class ResidualVQ(Nested):
         """
         self.check_draw()
         rows = self._to_rows(latents)
-        residual, tokens, found = self.to_code_space(rows).to(compute_dtype(latents)), [], []
+        residual = self.to_code_space(rows).to(compute_dtype(latents))
+        tokens = torch.empty(len(residual), self.depth, dtype=torch.int64, device=residual.device)
+        found = residual.new_empty(len(residual), self.depth, len(self.layer(0).codebook))
         for depth in range(self.depth):
             layer = self.layer(depth)
             logits = distance_logits(residual, layer.codebook) / temperature  # (N, K)
-            drawn = (logits + gumbel(logits)).argmax(1)
-            residual = residual - layer.lookup(drawn)
-            tokens.append(drawn)
-            found.append(logits.softmax(1))
+            tokens[:, depth] = (logits + gumbel(logits)).argmax(1)
+            found[:, depth] = logits.softmax(1)
+            residual = residual - layer.lookup(tokens[:, depth])
         shape = (*rows.shape[:-1], self.depth)
-        return torch.stack(tokens, dim=1).view(shape), torch.stack(found, dim=1).view(*shape, -1)
+        return tokens.view(shape), found.view(*shape, -1)
 
     def check_draw(self) -> None:
         """Raise unless codes can be drawn by their distances."""

@@ -53,4 +53,6 @@ class _NoSecondDerivative(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         """Raise: there is no second derivative."""
-        raise ArcvqError(f"the kernels' {ctx.name} has no second derivative: use backend reference for one")
+        raise ArcvqError(
+            f"the kernels' {ctx.name} has no second derivative: use backend reference for one, or compute on the CPU"
+        )
