@@ -130,10 +130,15 @@ def rows_between(page: Path, marker: str) -> list[list[str]]:
 def test_reasons_of_the_front_page_quote_the_tables() -> None:
     readme = ROOT / "README.md"
     reasons = readme.read_text("utf-8").partition("**Why this one**")[2].partition("This is an independent")[0]
-    usage = {row[0]: float(row[-1].partition("%")[0]) for row in rows_between(readme, "results")[2:]}
-    names = {"arcvq-vae": "512 codes", "vq-vae": "a plain VQ-VAE", "sq-vae": "SQ-VAE", "cvq-vae": "CVQ-VAE"}
-    for preset, name in names.items():
-        assert f"{usage[f'`{preset}`']:.0f}% of {name}" in reasons
+    measured = {row[0].strip("`"): row for row in rows_between(readme, "results")[2:]}
+    usage = {name: row[-1].split("%")[0] for name, row in measured.items()}
+    assert re.search(rf"plain VQ-VAE\s+uses {float(usage['vq-vae']):.0f}%", reasons)
+    assert f"`arcvq-vae` {float(usage['arcvq-vae']):.0f}%" in reasons
+    assert f"`arcvq-scaffold` {usage['arcvq-scaffold']}%" in reasons
+    psnr = {name: float(row[2].split(" ")[0]) for name, row in measured.items()}
+    assert float(usage["cvq-vae"]) == 100
+    assert f"is {psnr['arcvq-scaffold'] - psnr['cvq-vae']:.1f} dB below it" in reasons
+    assert f"{psnr['cvq-vae'] - psnr['arcvq-vae']:.1f} dB above `arcvq-vae`" in reasons
     _, _, recipe, *rivals = rows_between(ROOT / "RESULTS.md", "lengths")
     for column, length in ((1, "25 epochs"), (-1, "500")):
         ours, best = (
