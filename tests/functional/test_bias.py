@@ -1,9 +1,8 @@
 """add_bias by its reference, its errors, and the launches of its kernels; bias_kernel_cases.py has the kernels."""
 
-from typing import Any
-
 import pytest
 import torch
+from launch_checks import check_launches
 from torch import nn
 
 from arcvq import ArcvqError, functional
@@ -56,27 +55,13 @@ def test_feature_convolution_is_torchs() -> None:
 
 @pytest.mark.parametrize("with_other", [False, True])
 def test_launches_declare_all_varying_arguments(with_other: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Varying are tensors from the caller, and integers that Triton specialises on; constants come in the signature's order."""
     from arcvq.functional.kernels import bias_kernels
 
     x, other, bias = torch.zeros(2, 6, 4, 5), torch.ones(2, 6, 4, 5), torch.zeros(6)
-
-    def check_launch(
-        kernel: Any, grid: object, varying: tuple[Any, ...], arguments: tuple[Any, ...], **constants: Any
-    ) -> None:
-        names = [p.name for p in kernel.params if p.is_constexpr]
-        assert [name for name in constants if name != "num_warps"] == names
-        assert len(arguments) + len(names) == len(kernel.params)
-        for parameter, argument in zip(kernel.params, arguments):
-            is_varying = any(argument is each for each in varying)
-            if isinstance(argument, int):
-                assert parameter.do_not_specialize or is_varying, parameter.name
-            else:
-                assert is_varying or not any(argument is each for each in (x, other, bias)), parameter.name
-
-    monkeypatch.setattr(bias_kernels, "launch", check_launch)
+    launched = check_launches(monkeypatch, bias_kernels, [x, other, bias])
     bias_kernels.add(x, bias, other if with_other else None)
     bias_kernels.column_sums(x)
+    assert launched == ["add_kernel", "column_sums_kernel"]
 
 
 def test_kernels_take_channels_last_inputs_only(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from launch_checks import check_launches
 
 from arcvq import ArcvqError, functional
 from arcvq.functional import fused_norm
@@ -144,27 +145,10 @@ def test_wrong_argument_raises(changes: dict[str, Any], fact: str) -> None:
 def test_launches_declare_all_varying_arguments(
     offset: bool, activation: functional.Activation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Varying are tensors from the caller, and integers that Triton specialises on; constants come in the signature's order."""
     from arcvq.functional.kernels import group_norm_launches
 
-    launched = []
-
-    def check_launch(
-        kernel: Any, grid: object, varying: tuple[Any, ...], arguments: tuple[Any, ...], **constants: Any
-    ) -> None:
-        launched.append(kernel.__name__)
-        names = [p.name for p in kernel.params if p.is_constexpr]
-        assert [name for name in constants if name != "num_warps"] == names
-        assert len(arguments) + len(names) == len(kernel.params)
-        for parameter, argument in zip(kernel.params, arguments):
-            is_varying = any(argument is each for each in varying)
-            if isinstance(argument, int):
-                assert parameter.do_not_specialize or is_varying, parameter.name
-            elif not isinstance(argument, float):
-                assert is_varying or not any(argument is each for each in outside), parameter.name
-
-    monkeypatch.setattr(group_norm_launches, "launch", check_launch)
     x, weight, bias = outside = list(random_inputs(layout=torch.channels_last))
+    launched = check_launches(monkeypatch, group_norm_launches, outside)
     shift = torch.ones(6) if offset else None
     outside += [shift] if shift is not None else []
     y, mean, inverse = group_norm_launches.forward(x, 3, weight, bias, 1e-6, activation == "silu", shift)

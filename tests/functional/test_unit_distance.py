@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from launch_checks import check_launches
 
 from arcvq import ArcvqError, functional
 from arcvq.functional import feature_distance as module
@@ -32,27 +33,13 @@ def test_wrong_shape_raises(change: dict[str, Any]) -> None:
 
 
 def test_launches_declare_all_varying_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Varying are tensors from the caller, and integers that Triton specialises on; constants come in the signature's order."""
     from arcvq.functional.kernels import unit_distance_kernels
 
     inputs = [torch.zeros(2), torch.zeros(2, 6, 4, 5), torch.ones(2, 6, 4, 5), torch.zeros(6)]
-
-    def check_launch(
-        kernel: Any, grid: object, varying: tuple[Any, ...], arguments: tuple[Any, ...], **constants: Any
-    ) -> None:
-        names = [p.name for p in kernel.params if p.is_constexpr]
-        assert [name for name in constants if name != "num_warps"] == names
-        assert len(arguments) + len(names) == len(kernel.params)
-        for parameter, argument in zip(kernel.params, arguments):
-            is_varying = any(argument is each for each in varying)
-            if isinstance(argument, int):
-                assert parameter.do_not_specialize or is_varying, parameter.name
-            elif not isinstance(argument, float):
-                assert is_varying or not any(argument is each for each in inputs), parameter.name
-
-    monkeypatch.setattr(unit_distance_kernels, "launch", check_launch)
+    launched = check_launches(monkeypatch, unit_distance_kernels, inputs)
     unit_distance_kernels.distances(*inputs[1:], 1e-10)
     unit_distance_kernels.gradient(*inputs, 1e-10)
+    assert launched == ["distances_kernel", "gradient_kernel"]
 
 
 def test_kernels_take_channels_last_inputs_only(monkeypatch: pytest.MonkeyPatch) -> None:
