@@ -93,6 +93,15 @@ def test_nearest_training_images_of_a_model_are_those_of_the_data_set_named(arcv
     assert "images" not in document["nearest"]
 
 
+def test_nearest_training_images_of_random_crops_are_refused(arcvq: Arcvq, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    arcvq("train", "sample/gpt", "--tokenizer", "tiny", *TINY, "--data.crop", 16, "--out", run, "--quiet")
+    result = arcvq("sample", run, "--n", 1, "--nearest", 1, "--out", tmp_path / "out")
+    assert (result.code, result.output, result.errors.count("\n")) == (2, "", 1)
+    assert "was trained on random crops (data.crop 16)" in result.errors
+    assert not (tmp_path / "out").exists()
+
+
 def test_evaluation_of_all_metrics_is_recorded_for_the_report(arcvq: Arcvq, prior_run: Path, tmp_path: Path) -> None:
     run = shutil.copytree(prior_run, tmp_path / "run")
     about = ["evaluate", run, "--samples", 4, "--chunk", 4, "--split", "test"]

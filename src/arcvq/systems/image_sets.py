@@ -33,7 +33,7 @@ def load_image_sets(
 ) -> ImageSets:
     """The images that a run was trained on, or the training images of `data`, and the test images of the same set.
 
-    Raises if there are fewer training images than `at_least`.
+    Raises if there are fewer training images than `at_least`, or if the run was trained on random crops, which none of these are.
     """
     run = RunFolder(source)
     config = read_run(run).data if run.config.is_file() else None
@@ -42,6 +42,10 @@ def load_image_sets(
         raise ArcvqError(f"{source}: is a model without a run, so it has no data set of its own: say --data NAME")
     own = config if config is not None and config.name == name else None
     root = root or (config.root if config else None)
+    if config is not None and config.crop is not None:
+        raise ArcvqError(
+            f"{source}: was trained on random crops (data.crop {config.crop}), but only whole images can be compared"
+        )
     every, skip = (own.holdout_every, own.on_error == "skip") if own else (None, False)
     train, test = (load_split(generator, name, split, root, every, skip, {}, download) for split in ("train", "test"))
     if own and own.holdout:
