@@ -104,13 +104,46 @@ def test_nearest_training_images_of_random_crops_are_refused(arcvq: Arcvq, tmp_p
 
 def test_evaluation_of_all_metrics_is_recorded_for_the_report(arcvq: Arcvq, prior_run: Path, tmp_path: Path) -> None:
     run = shutil.copytree(prior_run, tmp_path / "run")
-    about = ["evaluate", run, "--samples", 4, "--chunk", 4, "--split", "test"]
+    about = ["evaluate", run, "--samples", 4, "--chunk", 4]
     assert arcvq(*about, "--metrics", "duplicate_share").code == 0
     assert not (run / "evaluation-generation.json").exists()
     assert arcvq(*about).code == 0
     assert json.loads((run / "evaluation-generation.json").read_text())["images"] == 4
     result = arcvq("report", run, "--out", tmp_path / "page")
     assert (result.code, result.errors) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "unusual",
+    [
+        ["--split", "test"],
+        ["--seed", 1],
+        ["--top-k", 5],
+        ["--temperature", 0.1],
+        ["--precision", "bf16"],
+        ["--samples", 2],
+    ],
+)
+def test_recorded_evaluation_is_not_replaced_by_an_unusual_or_a_smaller_one(
+    arcvq: Arcvq, prior_run: Path, tmp_path: Path, unusual: list[object]
+) -> None:
+    run = shutil.copytree(prior_run, tmp_path / "run")
+    record = run / "evaluation-generation.json"
+    before = json.dumps({"protocol": "generation", "images": 3})
+    record.write_text(before)
+    assert arcvq("evaluate", run, "--chunk", 4, "--samples", 4, *unusual).code == 0
+    assert record.read_text() == before
+
+
+@pytest.mark.parametrize("before", ['{"images": 4}', '{"images": null}', "not JSON"])
+def test_recorded_evaluation_is_replaced_by_an_equally_large_one(
+    arcvq: Arcvq, prior_run: Path, tmp_path: Path, before: str
+) -> None:
+    run = shutil.copytree(prior_run, tmp_path / "run")
+    record = run / "evaluation-generation.json"
+    record.write_text(before)
+    assert arcvq("evaluate", run, "--chunk", 4, "--samples", 4, "--split", "train").code == 0
+    assert json.loads(record.read_text())["protocol"] == "generation"
 
 
 def test_sample_completes_and_continues_an_image(arcvq: Arcvq, prior_run: Path, tmp_path: Path) -> None:
