@@ -81,7 +81,7 @@ def test_nearest_training_images_are_written_beside_the_samples(arcvq: Arcvq, pr
     assert read_image(tmp_path / "out" / "nearest.png", 1).shape == (1, 2 * 30 - 2, 4 * 30 - 2)
     assert f"{tmp_path / 'out' / 'nearest.png'}" in result.output
     assert "32 training images" in result.output
-    assert "%" in result.output
+    assert "(50% and 5% if generated images were distributed as test images are)" in result.output
 
 
 def test_nearest_training_images_of_a_model_are_those_of_the_data_set_named(arcvq: Arcvq, tmp_path: Path) -> None:
