@@ -134,6 +134,26 @@ def test_prior_and_tokenizer_are_refused_together(run: Path, tokenizer_run: Path
     assert not (tmp_path / "page").exists()
 
 
+def test_prior_over_latents_is_said_to_model_latents(tokenizer_run: Path, tmp_path: Path) -> None:
+    settings = ["--data.limit=32", "--data.batch_size=16", "--training.steps=1", "--training.evaluations=1",
+                "--training.evaluation_images=16", "--prior.width=8", "--prior.head_width=8", "--prior.groups=4",
+                "--prior.context_width=8", "--prior.steps=2"]  # fmt: skip
+    run = tmp_path / "diffusion"
+    train(load_config("sample/ldm", [f"--tokenizer={tokenizer_run}", *settings]), run, quiet=True)
+    page = make_report([run], tmp_path / "page").page.read_text()
+    assert "7×7 of 8 channels" in page
+    assert "7×7 of 32 codes" not in page
+
+
+def test_prior_of_random_crops_is_not_measured_on_whole_images(run: Path, tmp_path: Path) -> None:
+    config = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(config.replace("crop: null\n", "crop: 28\n", 1))
+    page = make_report([run], tmp_path / "page").page.read_text()
+    assert "was trained on random crops (data.crop 28)" in page
+    assert "generated-0" in sections(page)
+    assert "under the prior, training images" not in page
+
+
 def test_missing_data_has_a_note(run: Path, tmp_path: Path) -> None:
     config = (run / "config.yaml").read_text()
     (run / "config.yaml").write_text(config.replace("name: sample\n", "name: folder:/nowhere\n", 1))

@@ -81,7 +81,7 @@ def test_nearest_training_images_are_written_beside_the_samples(arcvq: Arcvq, pr
     assert read_image(tmp_path / "out" / "nearest.png", 1).shape == (1, 2 * 30 - 2, 4 * 30 - 2)
     assert f"{tmp_path / 'out' / 'nearest.png'}" in result.output
     assert "32 training images" in result.output
-    assert "%" in result.output
+    assert "(50% and 5% if generated images were distributed as test images are)" in result.output
 
 
 def test_nearest_training_images_of_a_model_are_those_of_the_data_set_named(arcvq: Arcvq, tmp_path: Path) -> None:
@@ -93,15 +93,57 @@ def test_nearest_training_images_of_a_model_are_those_of_the_data_set_named(arcv
     assert "images" not in document["nearest"]
 
 
+def test_nearest_training_images_of_random_crops_are_refused(arcvq: Arcvq, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    arcvq("train", "sample/gpt", "--tokenizer", "tiny", *TINY, "--data.crop", 16, "--out", run, "--quiet")
+    result = arcvq("sample", run, "--n", 1, "--nearest", 1, "--out", tmp_path / "out")
+    assert (result.code, result.output, result.errors.count("\n")) == (2, "", 1)
+    assert "was trained on random crops (data.crop 16)" in result.errors
+    assert not (tmp_path / "out").exists()
+
+
 def test_evaluation_of_all_metrics_is_recorded_for_the_report(arcvq: Arcvq, prior_run: Path, tmp_path: Path) -> None:
     run = shutil.copytree(prior_run, tmp_path / "run")
-    about = ["evaluate", run, "--samples", 4, "--chunk", 4, "--split", "test"]
+    about = ["evaluate", run, "--samples", 4, "--chunk", 4]
     assert arcvq(*about, "--metrics", "duplicate_share").code == 0
     assert not (run / "evaluation-generation.json").exists()
     assert arcvq(*about).code == 0
     assert json.loads((run / "evaluation-generation.json").read_text())["images"] == 4
     result = arcvq("report", run, "--out", tmp_path / "page")
     assert (result.code, result.errors) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "unusual",
+    [
+        ["--split", "test"],
+        ["--seed", 1],
+        ["--top-k", 5],
+        ["--temperature", 0.1],
+        ["--precision", "bf16"],
+        ["--samples", 2],
+    ],
+)
+def test_recorded_evaluation_is_not_replaced_by_an_unusual_or_a_smaller_one(
+    arcvq: Arcvq, prior_run: Path, tmp_path: Path, unusual: list[object]
+) -> None:
+    run = shutil.copytree(prior_run, tmp_path / "run")
+    record = run / "evaluation-generation.json"
+    before = json.dumps({"protocol": "generation", "images": 3})
+    record.write_text(before)
+    assert arcvq("evaluate", run, "--chunk", 4, "--samples", 4, *unusual).code == 0
+    assert record.read_text() == before
+
+
+@pytest.mark.parametrize("before", ['{"images": 4}', '{"images": null}', "not JSON"])
+def test_recorded_evaluation_is_replaced_by_an_equally_large_one(
+    arcvq: Arcvq, prior_run: Path, tmp_path: Path, before: str
+) -> None:
+    run = shutil.copytree(prior_run, tmp_path / "run")
+    record = run / "evaluation-generation.json"
+    record.write_text(before)
+    assert arcvq("evaluate", run, "--chunk", 4, "--samples", 4, "--split", "train").code == 0
+    assert json.loads(record.read_text())["protocol"] == "generation"
 
 
 def test_sample_completes_and_continues_an_image(arcvq: Arcvq, prior_run: Path, tmp_path: Path) -> None:
@@ -132,6 +174,8 @@ def test_sample_completes_and_continues_an_image(arcvq: Arcvq, prior_run: Path, 
         (["--data", "sample"], "--data is for --nearest"),
         (["--root", "sets"], "--root is for --nearest"),
         (["--nearest", "33"], "expected at least 33"),
+        (["--nearest", "0"], "expected a whole number above 0, got '0'"),
+        (["--nearest", "101"], "expected at most 100, got 101"),
         (["--nearest", "1", "--data", "flowers"], "unknown data set 'flowers'"),
         (["--image", "nothing.png", "--extend", "2"], "nothing.png"),
         (["--image", "nothing.png"], "--mask"),

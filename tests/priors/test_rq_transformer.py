@@ -230,6 +230,7 @@ def test_preset_trains_on_the_tokens_of_a_residual_quantizer(tmp_path: Path) -> 
         ({"dropout": -0.1}, "prior.dropout"),
         ({"soft_targets": 0.0}, "prior.soft_targets"),
         ({"soft_targets": float("nan")}, "prior.soft_targets"),
+        ({"soft_targets": 1e-40}, "prior.soft_targets must be finite and at least 1e-06, got 1e-40"),
     ],
 )
 def test_wrong_setting_is_named(settings: dict[str, Any], message: str) -> None:

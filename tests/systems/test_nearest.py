@@ -12,6 +12,9 @@ from arcvq.data import load_images, read_image, to_uint8, to_unit, write_png
 from arcvq.priors.files import image_grid
 from arcvq.systems import load_config, load_image_sets, train, write_nearest
 
+SMALL = ["--tokenizer=tiny", "--prior.width=16", "--prior.layers=1", "--prior.heads=2", "--training.steps=1",
+         "--training.evaluations=1", "--training.evaluation_images=4", "--data.batch_size=4"]  # fmt: skip
+
 
 @pytest.fixture(scope="module")
 def generator() -> Generator:
@@ -84,10 +87,7 @@ def test_files_have_the_images_and_how_they_were_compared(generator: Generator, 
 
 
 def test_a_run_is_compared_with_the_images_that_it_was_trained_on(tmp_path: Path) -> None:
-    settings = ["--tokenizer=tiny", "--prior.width=16", "--prior.layers=1", "--prior.heads=2", "--training.steps=1",
-                "--training.evaluations=1", "--training.evaluation_images=4", "--data.batch_size=4", "--data.limit=6",
-                "--data.holdout=3"]  # fmt: skip
-    train(load_config("sample/gpt", settings), tmp_path / "run", quiet=True)
+    train(load_config("sample/gpt", [*SMALL, "--data.limit=6", "--data.holdout=3"]), tmp_path / "run", quiet=True)
     run = Generator.from_pretrained(tmp_path / "run")
     sets = load_image_sets(run, tmp_path / "run", at_least=6)
     assert (sets.data, len(sets.train), len(sets.test)) == ("sample", 6, 2000)
@@ -95,6 +95,29 @@ def test_a_run_is_compared_with_the_images_that_it_was_trained_on(tmp_path: Path
     assert torch.equal(sets.train.gather(torch.arange(6)), whole.gather(torch.arange(6)))
     with pytest.raises(ArcvqError, match="6 training images of sample; expected at least 7"):
         load_image_sets(run, tmp_path / "run", at_least=7)
+
+
+@pytest.mark.parametrize("on_error", ["stop", "skip"])
+def test_training_images_of_files_are_named_by_their_paths(
+    generator: Generator, sample_pixels: torch.Tensor, tmp_path: Path, on_error: str
+) -> None:
+    """Some files are held out, so an index among the others would say nothing."""
+    files = write_images(tmp_path / "photos" / "train", sample_pixels[:10])
+    write_images(tmp_path / "photos" / "test", sample_pixels[10:])
+    settings = [*SMALL, f"--data.name=folder:{tmp_path / 'photos'}", "--data.holdout=4", f"--data.on_error={on_error}"]
+    if on_error == "skip":
+        files.pop(0).write_text("no image")
+    train(load_config("sample/gpt", settings), tmp_path / "run", quiet=True)
+    sets = load_image_sets(generator, tmp_path / "run")
+    shown = sets.train.gather(torch.arange(len(sets.train)))
+    written = write_images(tmp_path / "out", shown)
+    found = write_nearest(generator, written, sets, 1, tmp_path / "out")
+    assert len(found["images"]) == len(files) - 4
+    for pixels, image in zip(shown, found["images"]):
+        (path,) = image["paths"]
+        assert Path(path) in files
+        assert torch.equal(read_image(path, 1), pixels)
+        assert "indices" not in image
 
 
 def test_a_model_without_a_run_needs_a_data_set(generator: Generator) -> None:

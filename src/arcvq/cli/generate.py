@@ -11,6 +11,8 @@ from arcvq.errors import ArcvqError
 
 # Defaults that are not in the parser, so that it shows whether an option was given.
 IMAGES, CHUNK, PRECISION = 64, 64, "fp32"
+# nearest.png has a column for each of so many training images.
+MAX_NEAREST = 100
 
 
 def add_sample(commands: Commands) -> None:
@@ -49,9 +51,9 @@ def add_sample(commands: Commands) -> None:
     sub.add_argument("--extend", type=positive_int, metavar="ROWS", help="rows of tokens to add below --image")
     sub.add_argument(
         "--nearest",
-        type=positive_int,
+        type=_nearest_count,
         metavar="K",
-        help="also find the K training images nearest to each image: nearest.png and nearest.json",
+        help=f"also find the K (1 to {MAX_NEAREST}) training images nearest to each image: nearest.png and nearest.json",
     )
     sub.add_argument(
         "--data", metavar="NAME", help="data set whose training images --nearest searches (default: the run's)"
@@ -116,6 +118,14 @@ def sample(arguments: argparse.Namespace) -> int:
     if nearest is not None:
         print_nearest(nearest, arguments.out / "nearest.png")
     return 0
+
+
+def _nearest_count(text: str) -> int:
+    """An argument type: a whole number from 1 to MAX_NEAREST."""
+    value = positive_int(text)
+    if value > MAX_NEAREST:
+        raise argparse.ArgumentTypeError(f"expected at most {MAX_NEAREST}, got {value}")
+    return value
 
 
 def add_sampling_options(sub: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:

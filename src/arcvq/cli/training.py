@@ -214,7 +214,7 @@ def evaluate(arguments: argparse.Namespace) -> int:
 
 def _evaluate_generator(arguments: argparse.Namespace) -> int:
     """Measure the images that a prior makes and print their metrics."""
-    from arcvq.cli.generate import batch_options, sampling_options
+    from arcvq.cli.generate import PRECISION, batch_options, sampling_options
     from arcvq.progress import progress_bar
     from arcvq.storage import check_writable_file, write_json
     from arcvq.systems import measure_generator
@@ -226,6 +226,8 @@ def _evaluate_generator(arguments: argparse.Namespace) -> int:
         raise ArcvqError(f"unknown split {arguments.split!r}: expected train or test")
     if arguments.out:
         check_writable_file(arguments.out)
+    options, batch = sampling_options(arguments), batch_options(arguments)
+    standard = arguments.split in (None, "train") and arguments.seed == 0 and batch["precision"] == PRECISION
     with progress_bar() as progress:
         measured = measure_generator(
             arguments.run,
@@ -234,12 +236,12 @@ def _evaluate_generator(arguments: argparse.Namespace) -> int:
             data=arguments.data,
             root=arguments.root,
             seed=arguments.seed,
-            **batch_options(arguments),
+            **batch,
             compile=arguments.compile,
-            options=sampling_options(arguments),
+            options=options,
             metrics=arguments.metrics,
             download=arguments.download,
-            record=not any((arguments.data, arguments.root, arguments.metrics)),
+            record=standard and not any((options, arguments.data, arguments.root, arguments.metrics)),
             on_error=_on_error(arguments),
             progress=progress,
         )

@@ -94,14 +94,16 @@ def load_images(
     return images if image_size is None else resize_images(images, image_size)
 
 
-def load_readable_images(name: str, *, skip: bool, **options: Any) -> tuple[Images, dict[str, str]]:
+def load_readable_images(
+    name: str, *, skip: bool, memory: float = MEMORY, **options: Any
+) -> tuple[Images, dict[str, str]]:
     """The images of `load_images`, and path → reason of those left out because they cannot be read: with `skip`, else they are errors.
 
     For measurements, where no image stands in for another one.
     """
     if not skip:
-        return load_images(name, **options), {}
-    return readable_images(load_images(name, **options, on_error="skip", memory=0))
+        return load_images(name, **options, memory=memory), {}
+    return readable_images(load_images(name, **options, on_error="skip", memory=0), memory)
 
 
 def load_published(name: str, split: Split, root: Path, download: bool) -> InMemoryImages:

@@ -18,6 +18,8 @@ from arcvq.priors.prior import Grid, PriorConfig
 
 # CUDA's attention kernels take at most 65,535 sequences at once, and each position of each image is a sequence of its own.
 MAX_SEQUENCES = 2**15
+# Distances divided by a far smaller τ are infinite, and the loss is NaN.
+LEAST_TEMPERATURE = 1e-6
 
 
 @dataclass(kw_only=True)
@@ -44,8 +46,10 @@ class RqTransformerConfig(PriorConfig):
         check_heads(self.width, self.heads)
         if not 0 <= self.dropout < 1:
             raise ArcvqError(f"prior.dropout must be from 0 to below 1, got {self.dropout}")
-        if self.soft_targets is not None and not 0 < self.soft_targets < math.inf:
-            raise ArcvqError(f"prior.soft_targets must be finite and above 0, got {self.soft_targets}")
+        if self.soft_targets is not None and not LEAST_TEMPERATURE <= self.soft_targets < math.inf:
+            raise ArcvqError(
+                f"prior.soft_targets must be finite and at least {LEAST_TEMPERATURE}, got {self.soft_targets}"
+            )
 
     @property
     def soft_temperature(self) -> float | None:

@@ -67,7 +67,7 @@ def measure_generator(
     """Generate so many images, equally many of each class, and compare them with a split of the data set.
 
     `options` are those of the sampling. They, the seed and all else that changes a number are in the protocol and its hash. `on_error`
-    as in `measure`. `record` writes GENERATION_FILE into the run, for its report.
+    as in `measure`. `record` writes GENERATION_FILE into the run, for its report, unless the one there is of more images.
     """
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     run = RunFolder(source)
@@ -141,11 +141,20 @@ def measure_generator(
         "training": read_json(run.training, "a finished run") if run.training.is_file() else None,
         "measured": {"date": today(), "device": device_name(device), "versions": library_versions()},
     }
-    if config and record:
+    if config and record and samples >= _recorded_images(run):
         generation = evaluation.to_json()
         about = {"protocol": "generation", "sampling": generation["protocol"]}
         write_json(run.path / GENERATION_FILE, {**generation, **about})
     return MeasuredGenerator(generator, evaluation, document, skipped)
+
+
+def _recorded_images(run: RunFolder) -> int:
+    """How many images the run's GENERATION_FILE is of; 0 if there is none that can be read."""
+    try:
+        images = read_json(run.path / GENERATION_FILE, "a measured prior").get("images")
+    except ArcvqError:
+        return 0
+    return images if isinstance(images, int) else 0
 
 
 def use_labels(generator: Generator, images: Images, own_data: bool) -> bool:

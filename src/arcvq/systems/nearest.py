@@ -75,7 +75,7 @@ def write_nearest(
         },
         "test": {**_summary(yardstick), "5_percent_are_below": near.item()},
         "images": [
-            {"file": file.name, "indices": found.indices[row].tolist(), "distances": distances[row].tolist()}
+            {"file": file.name, **_named(sets, found.indices[row].tolist()), "distances": distances[row].tolist()}
             for row, file in enumerate(files)
         ],
         "test_distances": yardstick.tolist(),
@@ -86,6 +86,13 @@ def write_nearest(
     write_png(out / "nearest.png", image_grid(torch.stack(shown), columns=k + 1))
     write_json(out / "nearest.json", document)
     return document
+
+
+def _named(sets: ImageSets, indices: list[int]) -> dict[str, Any]:
+    """Training images by their paths; where there are no files by their indices, which hold in the whole set: its first are trained on."""
+    if sets.files is None:
+        return {"indices": indices}
+    return {"paths": [str(sets.files.path(index)) for index in indices]}
 
 
 def _summary(distances: Tensor) -> dict[str, float]:
