@@ -14,7 +14,7 @@ from arcvq.analysis import RunHistory, diagnose, write_report
 from arcvq.analysis.prior_report import PriorRun, write_prior_report
 from arcvq.data import Images, first_images, load_images, to_uint8, to_unit
 from arcvq.errors import ArcvqError
-from arcvq.priors import Generator, Prior
+from arcvq.priors import Generator
 from arcvq.priors.files import GRID_IMAGES, image_grid
 from arcvq.progress import progress_bar
 from arcvq.storage import check_writable_folder, read_json, read_tensors
@@ -174,7 +174,7 @@ def _prior_run(run: RunHistory, config: PriorRunConfig, notes: list[str]) -> Pri
         notes.append(f"{run.name} has no images: {error}.")
         return PriorRun(run, metric, facts, tokenizer=tokenizer)
     facts |= {key: str(value) for key, value in generator.prior.describe().items()}
-    facts |= {generator.prior.models: _modelled(generator.prior)}
+    facts |= {generator.prior.models: generator.prior.shape_text}
     with progress_bar("sampling") as progress:
         images = generator(GRID_IMAGES, progress=lambda done, total: progress(run.name, done, total))
     caption = f"The first {GRID_IMAGES} images of seed 0, as arcvq sample makes them."
@@ -188,14 +188,6 @@ def _prior_run(run: RunHistory, config: PriorRunConfig, notes: list[str]) -> Pri
     except ArcvqError as error:
         notes.append(f"{run.name} is not compared on training and test images: {error}.")
     return PriorRun(run, metric, facts, measured, samples, tokenizer)
-
-
-def _modelled(prior: Prior) -> str:
-    """The shape of what a prior is over."""
-    grid = prior.grid
-    if prior.models == "latents":
-        return f"{grid.height}×{grid.width} of {grid.latent_dim:,} channels"
-    return f"{'×'.join(map(str, grid.token_shape))} of {grid.codebook_size:,} codes"
 
 
 def _tokenizer_history(run: RunHistory, config: PriorRunConfig, notes: list[str]) -> RunHistory | None:

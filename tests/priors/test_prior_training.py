@@ -242,3 +242,4 @@ def test_dry_run_encodes_no_data_set(name: str, monkeypatch: pytest.MonkeyPatch)
     found = dry_run(tiny_prior(name, {"data.flip": "true"}))
     assert found.steps == 6
     assert found.seconds_per_step > 0
+    assert [key for key in found.facts if key in ("tokens", "latents")] == ["latents" if name == "ldm" else "tokens"]

@@ -187,6 +187,14 @@ class Prior(nn.Module):
         if known is not None and known.numel() and int(known.max()) >= self.grid.codebook_size:
             raise ArcvqError(f"known tokens are from 0 to {self.grid.codebook_size - 1}, got {int(known.max())}")
 
+    @property
+    def shape_text(self) -> str:
+        """What an image is to this prior: how many tokens or latents, of how many codes or channels."""
+        grid = self.grid
+        if self.models == "latents":
+            return f"{grid.height}×{grid.width} of {grid.latent_dim:,} channels"
+        return f"{'×'.join(map(str, grid.token_shape))} of {grid.codebook_size:,} codes"
+
     def describe(self) -> Mapping[str, Any]:
         """Rows of the model card."""
         return {"parameters of the prior": f"{sum(p.numel() for p in self.parameters()):,}"}

@@ -135,9 +135,7 @@ class PriorTask(Task):
         generator.save_pretrained(folder, notes=notes)
 
     def facts(self, source: Source) -> dict[str, str]:
-        grid = self.prior.grid
-        shape = "×".join(map(str, grid.token_shape))
-        return {"tokens": f"{shape} of {grid.codebook_size} codes", "classes": str(grid.classes or "none")}
+        return {self.prior.models: self.prior.shape_text, "classes": str(self.prior.grid.classes or "none")}
 
 
 def check_soft_targets(tokenizer: Tokenizer) -> None:
