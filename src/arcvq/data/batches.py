@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from arcvq.data.images import Images, InMemoryImages
+from arcvq.data.images import Images, InMemoryImages, to_device
 from arcvq.data.reading import prefetch
 from arcvq.errors import ArcvqError
 
@@ -30,12 +30,6 @@ def epoch_order(length: int, seed: int | None, epoch: int) -> Tensor:
     # Hashed, not added: (seed 1, epoch 0) and (seed 0, epoch 1) must give unrelated orders.
     mixed = int(np.random.SeedSequence([seed, epoch]).generate_state(1, np.uint64)[0])
     return torch.randperm(length, generator=torch.Generator().manual_seed(mixed >> 1))
-
-
-def to_device(tensor: Tensor, device: torch.device | str) -> Tensor:
-    """A tensor of the host on the device. The host does not wait for a GPU's copy."""
-    pinned = tensor.pin_memory() if torch.device(device).type == "cuda" else tensor
-    return pinned.to(device, non_blocking=True)
 
 
 def batch_indices(

@@ -13,14 +13,14 @@ from torch import Tensor
 
 from arcvq.data.augment import Window
 from arcvq.data.files import Header, UnreadableImage
-from arcvq.data.images import Images, InMemoryImages, Size, height_and_width
+from arcvq.data.images import Images, InMemoryImages, Size, height_and_width, to_device
 from arcvq.data.reading import raise_if_unreadable, read_in_threads
 from arcvq.data.variance import cached_variance
 from arcvq.errors import ArcvqError
 
 # What happens at an image that cannot be read: an error, or another image in its place.
 OnError = Literal["stop", "skip"]
-# A set whose decoded images take at most so many GiB is kept in memory, unless a caller says otherwise.
+# GiB of decoded images up to which a set is kept in memory, unless a caller says otherwise.
 MEMORY = 1.0
 
 
@@ -96,10 +96,7 @@ class DecodedImages:
         used, unreadable = self.decode_into(batch, indices.tolist(), windows)
         if self.on_error == "stop":
             raise_if_unreadable(unreadable)
-        if self.device.type == "cuda":
-            # Pinned memory lets the copy run beside the device's work.
-            return batch.pin_memory().to(self.device, non_blocking=True), torch.tensor(used, dtype=torch.int64)
-        return batch.to(self.device), torch.tensor(used, dtype=torch.int64)
+        return to_device(batch, self.device), torch.tensor(used, dtype=torch.int64)
 
     def decode_into(
         self, pixels: Tensor, indices: Sequence[int], windows: Sequence[Window] | None = None

@@ -184,3 +184,9 @@ def hold_out(images: AnyImages, count: int) -> tuple[AnyImages, AnyImages]:
     held = spread(length, count) if sorted_by_class(images) else range(length - count, length)
     chosen = set(held)
     return images.subset([index for index in range(length) if index not in chosen]), images.subset(held)
+
+
+def to_device(tensor: Tensor, device: torch.device | str) -> Tensor:
+    """A tensor of the host on the device. The host does not wait for a GPU's copy."""
+    pinned = tensor.pin_memory() if torch.device(device).type == "cuda" else tensor
+    return pinned.to(device, non_blocking=True)

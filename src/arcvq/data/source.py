@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from arcvq.data.augment import Augmentation, augment, draw_augmentation, draw_windows
-from arcvq.data.batches import batch_count, batch_indices, to_device
+from arcvq.data.batches import batch_count, batch_indices
 from arcvq.data.decoded import MEMORY, DecodedImages, OnError, keep_in_memory
-from arcvq.data.images import Images, InMemoryImages, first_images, hold_out, resize_images
+from arcvq.data.images import Images, InMemoryImages, first_images, hold_out, resize_images, to_device
 from arcvq.data.load import load_images
 from arcvq.data.reading import prefetch
 from arcvq.errors import ArcvqError

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from arcvq.data import read_image, to_unit
 from arcvq.data.files import Header, UnreadableImage, image_header
-from arcvq.data.images import Size, height_and_width
+from arcvq.data.images import Size, height_and_width, to_device
 from arcvq.data.reading import prefetch, raise_if_unreadable, read_in_threads
 from arcvq.errors import ArcvqError
 from arcvq.tokenizers.tiles import Tile, TileGrid, as_tile
@@ -95,9 +95,7 @@ class FileReader:
         size = None if self.size is not None else (stacked.shape[2], stacked.shape[3])
         if size is not None:
             stacked = pad_by_reflection(stacked, *padded_size(size, self.tokenizer.downsampling))
-        if device.type == "cuda":  # copies from pinned memory overlap with the GPU's work
-            stacked = stacked.pin_memory()
-        return ImageBatch(names, to_unit(stacked.to(device, non_blocking=True)), size)
+        return ImageBatch(names, to_unit(to_device(stacked, device)), size)
 
     def batches(
         self, paths: dict[str, Path], skipped: dict[str, str] | None, progress: Progress | None
