@@ -42,7 +42,7 @@ def loader_rows(
 
 
 def _measure_reading(images: DecodedImages, batch_size: int, threads: int, seconds: float) -> dict[str, float]:
-    """Time of a batch of random images, read by so many threads."""
+    """Time of a batch of random images, read by this number of threads."""
     generator = torch.Generator().manual_seed(0)
     with ThreadPoolExecutor(threads) as pool, mock.patch.object(reading, "image_threads", return_value=pool):
         measured = measure_cost(

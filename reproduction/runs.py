@@ -33,7 +33,7 @@ class Measuring:
     """How runs are measured, as the command line says.
 
     download  fetch the networks of LPIPS and FID
-    limit     only the first so many test images; of a prior, make at most so many
+    limit     measure only the first test images, this many; of a prior, make at most this many
     foreign   a folder of images that no run was trained on, folder:PATH, to measure tokenizers of photographs on as well
     """
 

@@ -28,7 +28,7 @@ from arcvq.training import RunFolder
 from arcvq.training.checkpoint import checkpoints
 
 SHOWN_IMAGES = 10
-# A prior's own metric is measured on so many training images, and as many test images.
+# How many training images, and how many test images, a prior's own metric is measured on.
 COMPARED_IMAGES = 512
 
 

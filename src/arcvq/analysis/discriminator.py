@@ -14,7 +14,7 @@ from arcvq.functional.adversarial import LARGEST_WEIGHT
 LEAST_POINTS = 8
 
 # The discriminator wins if its loss ends below this share of what it is where it knows nothing, or if the logits of images and
-# reconstructions end further apart than this (a hinge asks for 2) and by so much more than in the quarter before.
+# reconstructions end further apart than this (a hinge asks for 2) and by this factor more than in the quarter before.
 WINNING_LOSS = 0.1
 WINNING_GAP = 6.0
 GROWING_GAP = 1.1
@@ -22,7 +22,7 @@ GROWING_GAP = 1.1
 # The adversarial gradient has vanished if, with its weight, it ends below this share of what `adversarial.weight` asks for.
 VANISHED_GRADIENT = 0.01
 
-# PSNR has not recovered if it ends so many dB lower than before the discriminator joined.
+# dB below the PSNR before the discriminator joined: if it ends lower, it has not recovered.
 PSNR_LOSS = 1.0
 
 

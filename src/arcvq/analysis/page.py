@@ -23,7 +23,7 @@ SEVERITY_SYMBOLS = {"critical": "✕", "warning": "!", "note": "i"}
 DOTS_PER_INCH = 110
 PHONE_DOTS_PER_INCH = 125  # a phone shows several dots to a pixel of the page
 
-# From so many runs on, or characters of a run's name, the heads of a table are wrapped on a phone.
+# Runs, or characters of a run's name, from which on the heads of a table are wrapped on a phone.
 CROWDED_RUNS, CROWDED_NAME = 3, 11
 
 Section = tuple[str, str, str]  # anchor, heading, inner HTML

@@ -11,7 +11,7 @@ from arcvq.errors import ArcvqError
 
 # Defaults that are not in the parser, so that it shows whether an option was given.
 IMAGES, CHUNK, PRECISION = 64, 64, "fp32"
-# nearest.png has a column for each of so many training images.
+# The most training images beside each generated one: nearest.png has a column for each.
 MAX_NEAREST = 100
 
 

@@ -61,7 +61,7 @@ class GenerationProtocol:
     inception_splits: int = SPLITS
     # k of precision and recall
     neighbours: int = 3
-    # KID, precision and recall compare with at most so many reference images, drawn at random; FID always with all
+    # KID, precision and recall compare with at most this number of reference images, drawn at random; FID always with all
     reference_features: int = 50_000
     # seed of KID's subsets, the Inception Score's order and the drawn reference images
     metric_seed: int = SEED

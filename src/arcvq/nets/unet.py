@@ -22,7 +22,7 @@ def make_unet(
     groups: int,
     dropout: float = 0.0,
 ) -> nn.Module:
-    """diffusers' UNet from and to so many channels, untrained: it predicts 0.
+    """diffusers' UNet from and to this number of channels, untrained: it predicts 0.
 
     `unet(noisy, time, encoder_hidden_states=context, return_dict=False)[0]`, with values (B, channels, h, w), int64 times (B,) and a
     context (B, tokens, context_width), is the predicted noise.

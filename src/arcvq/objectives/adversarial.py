@@ -28,7 +28,7 @@ class AdversarialConfig:
     weight         of the term in the tokenizer's loss
     adaptive       multiply the weight by ‖∇ of all other terms‖ / ‖∇ of this term‖ at the decoder's last layer
     start          steps before the discriminator joins; below 1: a share of the whole training
-    ramp_steps     the weight rises linearly over so many steps after that
+    ramp_steps     steps after that over which the weight rises linearly
     discriminator_weight  on the discriminator's own loss
     r1             weight of the gradient penalty at real images; taken at each `r1_every`-th step, as many times heavier
     lecam          weight of LeCam's penalty, which holds the logits near the running means of the other side

@@ -35,7 +35,7 @@ def ddim_times(steps: int) -> list[int]:
 
 
 def check_steps(steps: int, option: str) -> None:
-    """Raise unless so many steps divide the times evenly."""
+    """Raise unless this number of steps divides the times evenly."""
     # One step would take pure noise for an image of time 1; with as many as there are times, the last would be at time TIMES.
     if not 2 <= steps <= TIMES // 2 or TIMES % steps:
         allowed = [each for each in range(2, TIMES // 2 + 1) if TIMES % each == 0]

@@ -143,7 +143,7 @@ class Generator(nn.Module):
         progress: Callable[[int, int], None] | None = None,
         **options: Any,
     ) -> Tensor:
-        """Continue images (B, C, H, W) downwards by so many rows of tokens, each window from the upper half of it.
+        """Continue images (B, C, H, W) downwards by `rows` rows of tokens, each window from the upper half of it.
 
         Image b draws the noise of image `first + b` of the seed, window after window: more rows do not change the first ones.
         """

@@ -20,7 +20,7 @@ def training_count(uniform: Tensor, positions: int) -> Tensor:
 
 
 def masked_after(step: int, steps: int, total: Tensor, masked: Tensor) -> Tensor:
-    """How many positions stay masked after a step, from 0, of so many, int64 (B,).
+    """How many of the positions stay masked after a step, counted from 0, int64 (B,).
 
     total   how many were masked at the beginning
     masked  how many are masked now; each step reveals at least one of them, and the last one all
@@ -46,7 +46,7 @@ def halton_order(height: int, width: int) -> tuple[int, ...]:
 
 
 def radical_inverse(index: Tensor, base: int, cells: int) -> Tensor:
-    """The cell of [0, 1), cut into so many, in which each index's digits lie when they are read backwards behind the point. Exact."""
+    """Of [0, 1) cut into equal cells, the one in which each index's digits lie when they are read backwards behind the point. Exact."""
     inverse, scale, largest = torch.zeros_like(index), 1, int(index.max())
     while scale <= largest:
         inverse = inverse * base + index % base

@@ -38,13 +38,13 @@ class DataConfig:
     batch_size     images per optimizer step, over all processes and micro-batches
     image_size     the shorter side is resized to it and the centre cut out
     root           where data sets lie or are downloaded to; default: $ARCVQ_DATA, else a cache folder
-    limit          train on the first so many images only
-    holdout        keep so many training images (the last ones; of files, images spread evenly over them) out of training and
+    limit          train on only the first images, this many
+    holdout        keep this many training images (the last ones; of files, images spread evenly over them) out of training and
                    evaluate on them, not on the test set
-    holdout_every  folders and shards without a test split: every so many-th image is a test image; default: about every 20th, by
+    holdout_every  folders and shards without a test split: every n-th image is a test image; default: about every 20th, by
                    a hash of its name
     on_error       what happens at an image that cannot be read. stop: an error; skip: the next one stands in for it
-    memory         a set of files whose pixels take at most so many GiB is kept in memory, and on a GPU in its memory; others are
+    memory         a set of files whose pixels take at most this many GiB is kept in memory, and on a GPU in its memory; others are
                    decoded for each batch
     flip           mirror training images left and right, every other time
     crop           train on squares of this side, cut out at random places; of files with an image_size: from the whole image, whose

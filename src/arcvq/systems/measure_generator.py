@@ -64,7 +64,7 @@ def measure_generator(
     on_error: OnError | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> MeasuredGenerator:
-    """Generate so many images, equally many of each class, and compare them with a split of the data set.
+    """Generate images, equally many of each class, and compare them with a split of the data set.
 
     `options` are those of the sampling. They, the seed and all else that changes a number are in the protocol and its hash. `on_error`
     as in `measure`. `record` writes GENERATION_FILE into the run, for its report, unless the one there is of more images.

@@ -24,7 +24,7 @@ SHARES = ("continuous_first", "adversarial.start")
 def train(config: RunConfig, out: str | Path, *, quiet: bool = False, stop_after: int | None = None) -> Path:
     """Train into the run folder `out` and return the folder of the model; an unfinished run there, or a shorter one, goes on.
 
-    `stop_after` interrupts the run after so many steps, as a signal would: a checkpoint, then `Stopped`.
+    `stop_after` is the number of steps after which the run is interrupted, as by a signal: a checkpoint, then `Stopped`.
     """
     folder = RunFolder(out)
     if folder.is_finished(to_dict(config)):

@@ -108,7 +108,7 @@ class TileGrid:
         return self.rows[-1].stop, self.columns[-1].stop
 
     def batches(self, images: int, size: int) -> Iterator[list[tuple[int, Span, Span]]]:
-        """Yield the tiles (image, row, column) of so many images, `size` at a time."""
+        """Yield the tiles (image, row, column) of this number of images, `size` at a time."""
         places = list(product(range(images), self.rows, self.columns))
         for start in range(0, len(places), size):
             yield places[start : start + size]

@@ -36,7 +36,7 @@ from arcvq.training.run import RunFolder
 from arcvq.training.skipped import SkippedImages
 from arcvq.training.step import Step, StepResult, make_average
 
-# Several processes look for a stop signal together, every so many steps.
+# Steps after which several processes look for a stop signal together.
 AGREE_EVERY = 10
 # Each stage of a training walks the data in an order of its own.
 STAGE_SEED = 1_000_003
